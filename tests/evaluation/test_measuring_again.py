@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +47,7 @@ def three_tenths(rollout: sdk.Rollout) -> float:
 
 
 def almost(rollout: sdk.Rollout) -> float:
-    return sum([0.1] * 10)
+    return reduce(add, [0.1] * 10)  # not `sum`, which does not lose the last bit from Python 3.12 on
 
 
 class Heard:

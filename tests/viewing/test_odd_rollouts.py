@@ -106,7 +106,7 @@ def test_a_line_that_is_nested_without_end_is_named_and_the_others_are_read(tmp_
     with RunFolder.create_or_resume(tmp_path / "run", {"model": "none"}) as run:
         run.append_rollout("odd", scored("one", 1.0))
     with open(tmp_path / "run" / "rollouts" / "odd.jsonl", "ab") as file:
-        file.write(b'{"id":"deep","calls":' + b"[" * 5000 + b"]" * 5000 + b"}\n")
+        file.write(b'{"id":"deep","calls":' + b"[" * 50_000 + b"]" * 50_000 + b"}\n")
         file.write(b'{"id":"last"}\n')
     index = RunIndex([tmp_path / "run"])
     index.refresh()

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from mcp_bridge.safe_text import shortened
+
 from .request_record import current_record
 
 log = logging.getLogger(__name__)
@@ -39,7 +41,7 @@ class ApiError(Exception):
 
 def shown(text: str, most: int = _SHOWN_CHARS) -> str:
     """What a client sent, cut to what helps: it may have sent megabytes."""
-    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+    return shortened(text, most)
 
 
 def as_api_error(error: Exception) -> ApiError:

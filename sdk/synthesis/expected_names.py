@@ -11,6 +11,7 @@ from typing import Any
 from mcp_bridge import Toolset
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.records import Tool
+from mcp_bridge.safe_text import and_more
 
 from ..errors import ConfigError
 from ..records import Task
@@ -131,8 +132,5 @@ def _choices(name: str, known: Iterable[str], what: str) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
-    shown = ", ".join(names[:_MOST_NAMES]) + (
-        f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    )
     fix = "Correct it, since no policy could do that; or leave it out where your verifier does not compare it"
-    return f"{meant}; {what} are {shown or 'none'}. {fix}"
+    return f"{meant}; {what} are {and_more(names, _MOST_NAMES) or 'none'}. {fix}"

@@ -157,7 +157,8 @@ STATUSES = (
 )
 """The default of `options`: an answer may name only the right one of these."""
 
-_YES, _NO = ("yes", "true"), ("no", "false")
+YES, NO = ("yes", "true"), ("no", "false")
+"""How each of the two is written."""
 _NEGATIONS = frozenset(
     {"not", "no", "never", "nor", "without", "isn't", "wasn't", "aren't", "weren't", "hasn't", "cannot"}
 )
@@ -372,7 +373,7 @@ def _flat(required: list[list[Any]]) -> list[Any]:
 def _gold_tokens(choice: Any) -> list[list[Token]]:
     """The token sequences that an acceptable answer may have."""
     if isinstance(choice, bool):
-        return [[word] for word in (_YES if choice else _NO)]
+        return [[word] for word in (YES if choice else NO)]
     if isinstance(choice, float):
         return [[Decimal(repr(choice)).normalize()]]
     return [tokenize(str(choice))]
@@ -411,7 +412,7 @@ def _sentences(text: str) -> list[str]:
 
 def _stands(form: list[Token], at: int, answer: list[Token], not_yet: frozenset[str]) -> bool:
     """Whether the answer asserts the words that it has at `at`. `not_yet`: further words that deny what follows."""
-    if form[0] in (*_YES, *_NO) and len(form) == 1:
+    if form[0] in (*YES, *NO) and len(form) == 1:
         return at == 0
     negations = _NEGATIONS - {"no"} if is_number(form) else _NEGATIONS  # "order no 4417"
     if any(token in negations for token in answer[max(0, at - 2) : at]):
@@ -430,7 +431,7 @@ def _not_asserted(answer: str, golds: list[list[list[list[Token]]]], known: list
         reasons = []
         for number, (clause, words) in enumerate(clauses):
             for form in (form for choice in choices for form in choice):
-                is_reply = len(form) == 1 and form[0] in (*_YES, *_NO)
+                is_reply = len(form) == 1 and form[0] in (*YES, *NO)
                 for at in positions(form, words):
                     if is_reply and (number or at):
                         continue

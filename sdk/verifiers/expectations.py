@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Task, Verdict
 from .answer_forms import answer_json, answer_pattern
-from .answers import answer_match
+from .answers import NO, YES, answer_match
 from .calls import calls_match
 from .combining import joined, run_parts
 from .grounding import argument_values, result_text, succeeded
@@ -165,7 +165,7 @@ def _not_looked_up(rollout: Rollout) -> Iterator[str]:
             yield f"no other call dealt with {what}, which the request names"
 
 
-_TRUTHS = {word: words for words in (("yes", "true"), ("no", "false")) for word in words}
+_TRUTHS = {word: words for words in (YES, NO) for word in words}
 
 
 def expected_answer(task: Task, *, in_results: bool = False) -> list[list[list[Token]]]:

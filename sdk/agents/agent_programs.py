@@ -10,13 +10,13 @@ import os
 import shlex
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import anyio
 
 from mcp_bridge.access.redaction import environment_secrets, is_secret_name, redacted, shown_arguments, shown_text
+from mcp_bridge.daemon_threads import call_in_daemon_thread
 from mcp_bridge.sessions.stdio import ServerProcess, StderrTail
 
 from ..errors import AgentFailure, ConfigError, users_frame
@@ -139,23 +139,13 @@ class FunctionAgent:
             raise
 
     async def _in_thread(self, task: Task, endpoint: AgentEndpoint) -> Any:
-        done: Future[Any] = Future()
-
-        def work() -> None:
-            found, failure = None, None
+        def work() -> Any:
             try:
-                found = self._function(task, endpoint)
+                return self._function(task, endpoint)
             except BaseException as error:
-                failure = self._crashed(error, endpoint)
-            if not done.set_running_or_notify_cancel():
-                return  # nobody waits any more
-            if failure is None:
-                done.set_result(found)
-            else:
-                done.set_exception(failure)
+                raise self._crashed(error, endpoint) from None
 
-        threading.Thread(target=work, name="toolbake-agent", daemon=True).start()
-        return await asyncio.wrap_future(done)
+        return await call_in_daemon_thread(work, name="toolbake-agent")
 
     def _crashed(self, error: BaseException, endpoint: AgentEndpoint) -> AgentFailure:
         while isinstance(error, BaseExceptionGroup):  # MCP clients and others raise in task groups

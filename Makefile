@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # The tests of what we use of other libraries. `make test` runs them with the releases of constraints.txt.
 SEAM_TESTS := $(addprefix tests/bridge/test_bridge_,access.py asking.py errors.py eras.py http.py in_process.py lists.py \
 	publishing.py sessions.py sse.py tasks.py) tests/policies/test_renderer_families.py tests/policies/test_rendering_exact.py \
-	tests/policies/embedded/test_model_loading.py tests/policies/embedded/test_smollm2_template.py \
+	$(addprefix tests/policies/embedded/test_,engine_grammars.py model_loading.py smollm2_template.py) \
 	tests/sandboxes/api/test_api_twin.py tests/sandboxes/api/test_api_values.py tests/sandboxes/test_recorded_notices.py \
 	tests/serving/test_endpoint.py \
 	$(addprefix tests/trainer/test_,lora.py model_families.py training_runs.py trl_contract.py)

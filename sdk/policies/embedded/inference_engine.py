@@ -93,6 +93,7 @@ class Batch:
             read_along = any(request.on_token is not None for request in self.requests())
             self.rows.piece = self._piece if read_along else math.inf
             fitting = self.rows.fitting(self.waiting)
+            self.rows.make_way(fitting)
             others = [request for request in fitting if not join(self.rows, request, self.version)]
             decoding = self.rows.live_rows()
             if fitting:
@@ -154,9 +155,9 @@ class EmbeddedEngine:
 
         `max_rows`: the most requests decoded at once; more wait their turn. `context_tokens`: the most tokens of
         prompt and completion together, the model's own limit where not given. `cache_bytes`: the most memory of keys
-        and values; requests wait where theirs might not fit, and one alone is always computed. On a CPU half of what
-        is free where not given, on other devices whatever the rows need: there each row takes the room of the longest,
-        and what is given bounds only what they store. `version`: of the weights as they are.
+        and values; requests wait where theirs might not fit, and one alone is always computed. Where not given half of
+        what is free on a CPU, and 0.3 of it on a GPU, where each row takes the room of the longest. `version`: of the
+        weights as they are.
         `max_restarts`: how often, in all, it goes on with an empty cache after a failure; the requests that were being
         computed have failed then, and those that came later have not.
         Raises `ModelError` for a model the engine cannot express, `ValueError` for limits that cannot be.

@@ -29,6 +29,8 @@ from .sampling_request import Request, common_length
 SHARE = 0.5
 """Of the memory that is free when the engine begins. The rest is for activations and whoever trains beside it, and
 while the cache's room grows, what is stored is there twice."""
+GPU_SHARE = 0.3
+"""The same of a GPU, where what is there twice is the whole room."""
 
 CGROUP = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
@@ -64,41 +66,56 @@ def _left_in_groups() -> Iterator[int]:
 class Memory:
     """What rows and prefixes take and may yet take, in tokens whose keys and values are stored."""
 
-    def __init__(self, most_tokens: float = math.inf) -> None:
+    def __init__(self, most_tokens: float = math.inf, *, dense: bool = False) -> None:
         self.most_tokens = most_tokens
+        self.dense = dense
+        """Whether each row takes as much as the longest (see `RowCache.dense`)."""
         self.pressure = 0.0
         """The share that the requests under way may come to need; 1 where others wait for them to end."""
 
     @classmethod
     def of(cls, cache_bytes: int | None, *, token_bytes: int, device: torch.device) -> Memory:
-        """`cache_bytes`: the most that may be stored; None: `SHARE` of what is free on a CPU, anything elsewhere, where
-        the cache takes its whole room at once."""
-        if cache_bytes is None and device.type != "cpu":
+        """`cache_bytes`: the most that may be stored; None: a share of what is free on the device, and anything on a
+        device that does not tell."""
+        if cache_bytes is None and device.type not in ("cpu", "cuda"):
             return cls()
-        return cls(max(1, (SHARE * free_bytes() if cache_bytes is None else cache_bytes) // token_bytes))
+        if cache_bytes is None and device.type == "cuda":
+            cache_bytes = int(GPU_SHARE * torch.cuda.mem_get_info(device)[0])
+        most = (SHARE * free_bytes() if cache_bytes is None else cache_bytes) // token_bytes
+        return cls(max(1, most), dense=device.type != "cpu")
 
     def fitting(self, waiting: Sequence[Request], busy: Sequence[Row], prefixes: Sequence[Prefix]) -> list[Request]:
         """The first of `waiting` for which there is enough beside those that are `busy`, however long all of them get;
         one at least where none is. Prefixes that none of these stands on do not count: they can be forgotten."""
         held = {row.prefix for row in busy if row.prefix is not None}
-        needed = sum(row.reserved for row in busy) + _stored(held)
+        lengths = [length for row in busy for length in row.reserved]
+        count, longest, total = len(lengths), max(lengths, default=0), sum(lengths)
         fitting: list[Request] = []
         for request in waiting:
             prefix = longest_beginning(prefixes, request.prompt)
             more = len(request.prompt) + request.limit - (len(prefix.tokens) if prefix and prefix in held else 0)
-            if needed + more > self.most_tokens and (fitting or busy):
+            rows = (count + 1) * max(longest, more) if self.dense else total + more
+            if rows + _stored(held) > self.most_tokens and (fitting or busy):
                 break
-            needed += more
+            count, longest, total = count + 1, max(longest, more), total + more
             fitting.append(request)
             if prefix is not None:
                 held.add(prefix)
+        needed = (count * longest if self.dense else total) + _stored(held)
         self.pressure = 1.0 if len(fitting) < len(waiting) else needed / self.most_tokens
         return fitting
 
-    def excess(self, rows: Sequence[Row], touched: Sequence[int], prefixes: Sequence[Prefix]) -> float:
+    def excess(
+        self, rows: Sequence[Row], touched: Sequence[int], prefixes: Sequence[Prefix], coming: Sequence[Request] = ()
+    ) -> float:
         """How much more than there may be `rows` would take, of which so many tokens were `touched`, once the requests
-        under way have come to their limits."""
-        taken = sum(max(length, row.own, row.reserved) for row, length in zip(rows, touched, strict=True))
+        under way and those that are `coming` have come to their limits."""
+        if self.dense:
+            lengths = [len(request.prompt) + request.limit for request in coming]
+            lengths += [length for row in rows for length in row.reserved or [row.own]]
+            taken = len(lengths) * max(lengths, default=0)
+        else:
+            taken = sum(max(length, row.own, sum(row.reserved)) for row, length in zip(rows, touched, strict=True))
         return taken + _stored(prefixes) - self.most_tokens
 
 
@@ -146,10 +163,10 @@ class Row:
         return len(self.tokens) - (len(self.prefix.tokens) if self.prefix else 0)
 
     @property
-    def reserved(self) -> int:
-        """How many tokens its requests may come to store: each in a row of its own, when they part."""
+    def reserved(self) -> list[int]:
+        """How many tokens each of its requests may come to store: in a row of its own, when they part."""
         stored = self.own + len(self.missing)
-        return sum(stored + request.limit - len(request.token_ids) for request in self.requests)
+        return [stored + request.limit - len(request.token_ids) for request in self.requests]
 
     @property
     def newest(self) -> int:
@@ -241,6 +258,11 @@ class Rows:
         stored = [*(row.tokens for row in self.rows), *(prefix.tokens for prefix in self.prefixes)]
         known = max((common_length(tokens, prompt) for tokens in stored), default=0)
         return known < min(shared, len(prompt) - 1)
+
+    def make_way(self, coming: Sequence[Request]) -> None:
+        """Where each row takes as much as the longest, conversations that pause go before others get rows."""
+        if self.memory.dense and coming:
+            self._give_back(coming)
 
     def admit(self, requests: Sequence[Request]) -> None:
         """Begin with `requests` (those `fitting` that joined no row), those of one prompt in one row."""
@@ -372,14 +394,14 @@ class Rows:
         row.prefix, row.tokens = None, []
         return row
 
-    def _give_back(self) -> None:
-        """Where there is not enough for what is coming and for rows that part: first what no conversation needs, the
+    def _give_back(self, coming: Sequence[Request] = ()) -> None:
+        """Where there is not enough for what is `coming` and for rows that part: first what no conversation needs, the
         prefixes that none stands on among it, then conversations that have waited longest."""
         idle = sorted(self._idle_rows(), key=lambda row: row.used)
-        if self._excess() > 0:
+        if self._excess(coming) > 0:
             for place, row in enumerate(self.rows):
                 self._decoder.cache.release(place, row.own)
-        while self._excess() > 0:
+        while self._excess(coming) > 0:
             held = {row.prefix for row in self.rows}
             if stale := [prefix for prefix in self.prefixes if prefix not in held]:
                 self.prefixes.remove(min(stale, key=lambda p: p.used))
@@ -387,11 +409,14 @@ class Rows:
                 row = idle.pop(0)
                 row.prefix, row.tokens = None, []
                 self._decoder.cache.release(self.rows.index(row), 0)
+                if self.memory.dense:
+                    self._exchange(self.rows.index(row), len(self.rows) - 1)
+                    self.rows.pop()
             else:
                 return
 
-    def _excess(self) -> float:
-        return self.memory.excess(self.rows, self._decoder.cache.touched, self.prefixes)
+    def _excess(self, coming: Sequence[Request] = ()) -> float:
+        return self.memory.excess(self.rows, self._decoder.cache.touched, self.prefixes, coming)
 
     def _make_live(self, row: Row, requests: list[Request]) -> Row:
         row.requests = requests

@@ -13,7 +13,7 @@ import torch
 from engine_models import EOS, VOCABULARY, random_tokens, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_forward import assert_exact
+from plain_forward import assert_drawn, assert_exact
 from test_engine_exactness import MODELS
 
 from sdk.errors import PolicyFailure
@@ -171,15 +171,16 @@ def request_of(prompt: list[int], sampling: Sampling, seed: int, *, reads_along:
 
 
 async def play(
-    visits: list[Visit], max_rows: int, most_tokens: float, piece: int
+    visits: list[Visit], max_rows: int, most_tokens: float, piece: int, *, dense: bool
 ) -> list[list[tuple[list[int], Completion]]]:
     """The turns of each conversation, with the engine's steps made one by one: what comes when is the schedule's."""
     DECODER.reset()
-    batch = Batch(DECODER, max_rows=max_rows, version=0, memory=Memory(most_tokens), piece=piece)
+    DECODER.cache.dense = dense
+    batch = Batch(DECODER, max_rows=max_rows, version=0, memory=Memory(most_tokens, dense=dense), piece=piece)
     turns: list[list[tuple[list[int], Completion]]] = [[] for _ in visits]
     due = {(visit.arrives, number): list(PROMPTS[visit.prompt]) for number, visit in enumerate(visits)}
     flying: dict[int, tuple[Request, int]] = {}
-    clock = 0
+    clock = longest = 0
     while due or flying:
         for (when, number), prompt in sorted(due.items()):
             if when <= clock:
@@ -193,7 +194,11 @@ async def play(
                 del due[when, number]
         if batch.busy:
             batch.step()
-            assert stored_tokens(batch.rows) <= max(most_tokens, longest_alone(batch.rows))
+            if dense:  # what was made for one that is larger than the memory stays until there is need of more
+                longest = max(longest, longest_alone(batch.rows))
+                assert room(batch.rows) / (9 / 8) ** 2 <= max(most_tokens, longest)
+            else:
+                assert stored_tokens(batch.rows) <= max(most_tokens, longest_alone(batch.rows))
         clock += 1
         await asyncio.sleep(0)  # the answers are delivered through the loop
         for number, (request, began) in list(flying.items()):
@@ -219,9 +224,15 @@ def stored_tokens(rows: Rows) -> int:
     return sum(own) + sum(len(prefix.tokens) for prefix in rows.prefixes)
 
 
+def room(rows: Rows) -> int:
+    """What the cache and the prefixes take where each row takes as much as the longest."""
+    shape = DECODER.cache.data.shape
+    return shape[2] * shape[4] + sum(len(prefix.tokens) for prefix in rows.prefixes)
+
+
 def longest_alone(rows: Rows) -> int:
     """What one conversation takes that is computed although it is larger than the memory, with the prefixes."""
-    own = max((row.own for row in rows.rows), default=0)
+    own = max((row.own + len(row.missing) for row in rows.rows), default=0)
     return (own + sum(len(prefix.tokens) for prefix in rows.prefixes)) if rows.live <= 1 else 0
 
 
@@ -231,31 +242,18 @@ def longest_alone(rows: Rows) -> int:
     max_rows=st.sampled_from([2, 4, 16]),
     most_tokens=st.sampled_from([math.inf, math.inf, 1, 100, 200]),
     piece=st.sampled_from([3, 8, 256]),
+    dense=st.booleans(),
 )
 def test_whatever_comes_when_each_request_gets_what_its_seed_draws_from_the_model(
-    visits: list[Visit], max_rows: int, most_tokens: float, piece: int
+    visits: list[Visit], max_rows: int, most_tokens: float, piece: int, dense: bool
 ) -> None:
-    for visit, turns in zip(visits, asyncio.run(play(visits, max_rows, most_tokens, piece)), strict=True):
+    played = asyncio.run(play(visits, max_rows, most_tokens, piece, dense=dense))
+    for visit, turns in zip(visits, played, strict=True):
         for number, (prompt, completion) in enumerate(turns):
-            assert_drawn(prompt, completion, visit.temperature, visit.seed + 10 * number)
+            assert_drawn(MODEL, prompt, completion, visit.temperature, visit.seed + 10 * number)
             assert len(completion.token_ids) == visit.max_tokens or completion.token_ids[-1] == EOS
         if visit.cancelled_after is None:
             assert len(turns) == (1 if visit.heard is None else 2)
-
-
-def assert_drawn(prompt: list[int], completion: Completion, temperature: float, seed: int) -> None:
-    """Each token is the one at which the plain model's cumulative distribution passes the seed's next number."""
-    assert_exact(MODEL, prompt, completion, temperature or 1.0)
-    tokens, random = completion.token_ids, generator(seed)
-    with torch.no_grad():
-        logits_TV = MODEL(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1].double()
-    for token, logits_V in zip(tokens, logits_TV, strict=True):
-        if temperature == 0:
-            assert logits_V[token] >= logits_V.max() - 1e-4
-            continue
-        cdf_V, draw = (logits_V / temperature).softmax(-1).cumsum(-1), random.random()
-        below = float(cdf_V[token - 1]) if token else 0.0
-        assert below - 1e-5 <= draw <= cdf_V[token] + 1e-5
 
 
 @pytest.mark.parametrize("late", range(12))

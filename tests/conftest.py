@@ -28,6 +28,8 @@ for library in (httpx, httpx2):
     patience = inspect.signature(library.get).parameters["timeout"].default
     patience.connect = patience.read = patience.write = patience.pool = 60.0
 
+# The tests compare with a CPU's arithmetic, bit for bit in places; `tests/benchmarks/gpu` tests what runs on a GPU.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -32,9 +32,9 @@ EMBEDDED_BYTES = 540_000_000
 CHECKPOINT_COPIES = 3
 """Copies of the weights' size in a checkpoint of GRPO: the weights and Adam's two moments."""
 
-KEPT_COPIES = 4
-"""Beside the checkpoints: the model kept after the warm start, after GRPO and, where it is chosen on validation tasks,
-from one of them; and the final one. The untrained one, too, where one is chosen."""
+KEPT_COPIES = 2
+"""Beside the checkpoints: the model kept after GRPO, and the final one. One more after the warm start, and two where
+one is chosen on validation tasks: the untrained and the chosen one."""
 
 LATEST_KEPT = 2
 """Checkpoints; there is one more while it is written."""
@@ -61,13 +61,14 @@ def bytes_still_needed(model: str | Path | None, folder: Path, config: TrainConf
 def _copies(config: TrainConfig) -> int:
     """Copies of the weights on the disk at the fullest moment."""
     chooses = bool(config.evaluation.validation)
+    kept = KEPT_COPIES + (config.warm_start.max_steps != 0) + 2 * chooses
     if config.lora.r:
-        return KEPT_COPIES + chooses  # checkpoints of adapters are small beside them
+        return kept  # checkpoints of adapters are small beside them
     each = CHECKPOINT_COPIES + DEEPSPEED_COPIES * by_deepspeed() + (config.grpo.beta > 0)  # the reference
     most = LATEST_KEPT + MOST_CANDIDATES * chooses
     written = min(ceil(config.grpo.max_steps / config.grpo.save_steps), most + 1) if chooses else 0
     moments = 2 * config.batching.offload_optimizer
-    return chooses + moments + max((LATEST_KEPT + 1) * each + 1, max(LATEST_KEPT, written) * each + KEPT_COPIES)
+    return moments + max((LATEST_KEPT + 1) * each + 1 + chooses, max(LATEST_KEPT, written) * each + kept)
 
 
 def candidate_steps(config: TrainConfig) -> int:

@@ -40,6 +40,7 @@ PARTS = {
     **{f"rollouts_{size}": f"rollouts of {size}: the embedded engine beside transformers" for size in SIZES},
     "rollouts_embedded": "rollouts of the embedded model",
     "end_to_end_1B": "two steps of `sdk.train` with 1B random weights",
+    "end_to_end_4B": "two steps of `sdk.train` with adapters of 4B random weights",
     "quickstart": "`toolbake quickstart`: the embedded model learns the helpdesk",
     **{f"forward_{size}": f"a forward of {size} random weights" for size in SIZES},
 }

@@ -192,7 +192,7 @@ def conformance_gradients(on: Machine) -> list[Row]:
 
 
 TRAIN = """
-import sys, sdk
+import json, sys, sdk
 def add(a: int, b: int) -> int:
     "Add two numbers."
     return a + b
@@ -201,7 +201,8 @@ def coin(rollout):
 sdk.train([add], [f"What is {n} + 1?" for n in range(6)], coin, model=sys.argv[1], output_dir=sys.argv[2], config={
     "probes.tasks": 0, "warm_start.max_steps": 0, "grpo.max_steps": int(sys.argv[3]), "grpo.save_steps": 1,
     "grpo.prompts_per_step": 2, "grpo.num_generations": 4, "evaluation.heldout": 1, "evaluation.validation": 0,
-    "limits": {"max_turns": 1, "max_turn_tokens": int(sys.argv[4]), "max_tokens": int(sys.argv[4])}})
+    "limits": {"max_turns": 1, "max_turn_tokens": int(sys.argv[4]), "max_tokens": int(sys.argv[4])},
+    **json.loads(sys.argv[5])})
 """
 
 
@@ -241,7 +242,8 @@ def forward(on: Machine, size: str) -> list[Row]:
     for dtype in (torch.float32, torch.bfloat16):
         for attention in attentions if dtype == torch.bfloat16 else attentions[:1]:
             model = on.model(size, dtype, attention=attention)
-            for compiled in (False, True) if not on.tiny else (False,):
+            # Compiling takes half a minute and more, and nobody who compiles trains or serves in float32.
+            for compiled in (False, True) if dtype == torch.bfloat16 and not on.tiny else (False,):
                 run = torch.compile(model) if compiled else model
 
                 def work(run: Any = run) -> None:
@@ -350,11 +352,15 @@ def rollouts(on: Machine, size: str) -> list[Row]:
     return rows
 
 
+END_TO_END: dict[str, dict[str, Any]] = {"1B": {}, "4B": {"lora.r": 16, "batching.bf16": True}}
+"""What is set for a size. All weights of 4B with Adam's moments and a checkpoint take more than one GPU has."""
+
+
 def end_to_end(on: Machine, size: str) -> list[Row]:
     from sdk.traces import RunFolder
 
     folder = Path(on.scratch.name) / "run"
-    _train(on, _saved(on, size), folder, steps=2, tokens=8 if on.tiny else 128)
+    _train(on, _saved(on, size), folder, steps=2, tokens=8 if on.tiny else 128, options=END_TO_END[size])
     return [
         {
             "step": line["step"],
@@ -468,13 +474,17 @@ def _seeing(on: Machine) -> dict[str, str]:
     return {**os.environ, **({"CUDA_VISIBLE_DEVICES": ""} if on.device == "cpu" else {})}
 
 
-def _training(on: Machine, model: Path, folder: Path, *, steps: int, tokens: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", TRAIN, str(model), str(folder), str(steps), str(tokens)]
+def _training(
+    on: Machine, model: Path, folder: Path, *, steps: int, tokens: int, options: dict[str, Any] | None = None
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", TRAIN, str(model), str(folder), str(steps), str(tokens), json.dumps(options or {})]
     return subprocess.Popen(command, stdout=sys.stderr, env=_seeing(on))
 
 
-def _train(on: Machine, model: Path, folder: Path, *, steps: int, tokens: int) -> None:
-    if _training(on, model, folder, steps=steps, tokens=tokens).wait():
+def _train(
+    on: Machine, model: Path, folder: Path, *, steps: int, tokens: int, options: dict[str, Any] | None = None
+) -> None:
+    if _training(on, model, folder, steps=steps, tokens=tokens, options=options).wait():
         raise AssertionError(f"the training into {folder} failed")
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from mcp_bridge.safe_text import plural
@@ -100,26 +100,37 @@ def keep_aside(
     """Those of the training tasks to learn from, and some to choose weights on: 15 % of them, but at least 8 and at
     most 64, and never more than a quarter; none of fewer than four.
 
-    Whole families are kept aside. Where there are fewer than 20, some tasks of each are instead: without a whole family
-    a kind of tasks would not be learned. Tasks with the same prompt and setup stay together.
+    Whole families are kept aside, so that their wordings are new to the model, but none without which a value of a tag
+    has no tasks left: that kind of tasks would not be learned. Where these do not suffice, or there are fewer than 20
+    families, some tasks of each are kept aside. Tasks with the same prompt and setup stay together.
 
     `enough`: whether such tasks are still enough to learn from; what would leave too few stays.
     """
     most = len(tasks) // 4
     wanted = min(max(math.ceil(_SHARE_ASIDE * len(tasks)), _LEAST_ASIDE), _MOST_ASIDE, most)
-    rest = list(tasks)
+    rest, kinds_of = list(tasks), _kinds(tasks)
     for unit in _units(tasks, f"{seed} aside"):
         if len(tasks) - len(rest) >= wanted:
             break
         without = [task for task in rest if task.id not in unit]
-        if len(tasks) - len(without) <= most and enough(without):
+        lost = set().union(*map(kinds_of, rest)) - set().union(*map(kinds_of, without))
+        if len(tasks) - len(without) <= most and not lost and enough(without):
             rest = without
     left = {task.id for task in rest}
     return rest, [task for task in tasks if task.id not in left]
 
 
-def _units(tasks: Sequence[Task], seed: str) -> list[set[str]]:
-    """Ids of tasks that stay together, in the order in which they are kept aside."""
+def _kinds(tasks: Sequence[Task]) -> Callable[[Task], set[tuple[str, str]]]:
+    """The values of a task's tags that several tasks share, of tags that do not name the families themselves."""
+    shared = Counter(pair for task in tasks for pair in task.tags.items())
+    values = Counter(tag for tag, _ in shared)
+    families = len({task.family for task in tasks})
+    kinds = {(tag, value) for (tag, value), count in shared.items() if count > 1 and values[tag] < families}
+    return lambda task: kinds & set(task.tags.items())
+
+
+def _units(tasks: Sequence[Task], seed: str) -> Iterator[set[str]]:
+    """Ids of tasks that stay together, in the order in which they are kept aside: families, then parts of families."""
     families: dict[str, set[str]] = defaultdict(set)
     contents: dict[str, set[str]] = defaultdict(set)
     families_of: dict[str, set[str]] = defaultdict(set)
@@ -129,14 +140,17 @@ def _units(tasks: Sequence[Task], seed: str) -> list[set[str]]:
         families_of[_content(task)].add(task.family)
     if len(families) >= _FAMILIES_TO_SPARE:
         shared = {family for several in families_of.values() if len(several) > 1 for family in several}
-        return [families[name] for name in sorted(families, key=lambda n: _position(n, seed)) if name not in shared]
+        for name in sorted(families, key=lambda name: _position(name, seed)):
+            if name not in shared:
+                yield families[name]
     taken: dict[str, int] = defaultdict(int)
     turns = []
     for content in sorted(contents, key=lambda text: _position(text, seed)):
         family = min(families_of[content])
         turns.append((taken[family], content))  # one of each family, then the second of each
         taken[family] += 1
-    return [contents[content] for _, content in sorted(turns, key=lambda turn: turn[0])]
+    for _, content in sorted(turns, key=lambda turn: turn[0]):
+        yield contents[content]
 
 
 def _divided(tasks: Sequence[Task], share: float | int, seed: int | str) -> tuple[list[Task], list[Task]]:

@@ -163,12 +163,7 @@ def test_some_tasks_are_kept_aside_and_most_are_left_to_learn_from(families, see
     rest, aside = keep_aside(tasks, seed=seed)
     assert sorted(task.id for task in [*rest, *aside]) == sorted(task.id for task in tasks)
     assert len(aside) <= len(tasks) // 4
-    sizes = [families.count(family) for family in set(families)]
-    if len(sizes) < 20:  # some tasks of each family: as many as wanted
-        assert len(aside) == min(8, len(tasks) // 4) or len(aside) >= 0.15 * len(tasks)
-    else:
-        assert not {task.family for task in aside} & {task.family for task in rest}
-        assert aside
+    assert len(aside) == min(8, len(tasks) // 4) or len(aside) >= 0.15 * len(tasks)
 
 
 @pytest.mark.parametrize(("tasks", "aside"), [(3, 0), (4, 1), (8, 2), (40, 8), (100, 15), (300, 45), (1000, 64)])
@@ -181,13 +176,36 @@ def test_of_few_families_some_tasks_of_each_are_kept_aside():
     assert sorted({task.family for task in aside}) == sorted({task.family for task in rest}) == list("abcde")
 
 
+def test_of_many_families_whole_ones_are_kept_aside():
+    rest, aside = keep_aside(tasks_of([str(n // 3) for n in range(90)]))
+    assert len(aside) == 15
+    assert not {task.family for task in aside} & {task.family for task in rest}
+
+
+@given(st.lists(st.integers(1, 3), min_size=10, max_size=30), st.integers(0, 5))
+def test_no_kind_of_tasks_is_kept_aside_as_a_whole(wordings, seed):
+    """`wordings`: of each kind, so many wordings of four tasks, each wording a family."""
+    tasks = [
+        Task(prompt=f"{kind} {wording} {n}", family=f"{kind}/{wording}", tags={"kind": str(kind), "who": str(n)})
+        for kind, count in enumerate(wordings)
+        for wording in range(count)
+        for n in range(4)
+    ]
+    rest, aside = keep_aside(tasks, seed=seed)
+    assert len(aside) >= 0.15 * len(tasks) or len(aside) == len(tasks) // 4 or len(aside) >= 8
+    if max(wordings) > 1:
+        assert {task.tags["kind"] for task in rest} == {str(kind) for kind in range(len(wordings))}
+
+
 def test_tasks_with_the_same_prompt_and_setup_are_kept_aside_together():
     tasks = [Task(prompt=f"p{n // 2}", id=str(n), family="one") for n in range(16)]
     rest, aside = keep_aside(tasks)
     assert len(aside) == 4
     assert not {task.prompt for task in aside} & {task.prompt for task in rest}
     pairs = [Task(prompt=f"p{n // 2}", id=str(n)) for n in range(40)]  # each of a family of its own
-    assert keep_aside(pairs) == (pairs, [])
+    rest, aside = keep_aside(pairs)
+    assert len(aside) == 8
+    assert not {task.prompt for task in aside} & {task.prompt for task in rest}
 
 
 def test_what_would_leave_too_few_tasks_is_not_kept_aside():

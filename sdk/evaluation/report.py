@@ -32,6 +32,7 @@ from .conditions import (
     read_prices,
     require_cluster,
     require_threshold,
+    success_by_task,
     summarise_condition,
 )
 from .examples import Example, choose_examples
@@ -332,30 +333,37 @@ def note_conditions(
 
 def report_of(
     path: Path,
-    *,
+    *further: Path,
     prices: Mapping[str, Any] | None = None,
     cluster_by: str | None = None,
     success_threshold: float | None = None,
     baseline: str | None = None,
 ) -> Report:
-    """The report of a finished run, from its rollouts. What is None stays as the run's own report has it, and so does
-    the faults that a judge named.
+    """The report of a finished run, from its rollouts. What is None stays as the run's own report has it, and so do the
+    faults that a judge named.
 
-    `prices`: by policy, or by condition where the run is no evaluation of several. `baseline`: the condition that all
-    others are compared with. Raises `RunFolderError` where the folder holds no finished run, `ConfigError` for names
-    that it does not have.
+    `further`: runs of the same conditions, such as those of other seeds. Their rollouts are further tries at the same
+    tasks, and the report has each run's success beside that of all. `prices`: by policy, or by condition where the run
+    is no evaluation of several. `baseline`: the condition that all others are compared with. Raises `RunFolderError`
+    where a folder holds no finished run, `ConfigError` for names that it does not have, and for runs of different
+    conditions.
     """
-    folder = RunFolder.open_to_read(path)
-    noted = folder.stage(CONDITIONS)
-    if noted is None or not folder.report_json.is_file():
-        raise RunFolderError(
-            f"{path} holds no finished evaluation or training; run the same command again to finish it"
-        )
-    earlier = Report.read(folder.report_json)
-    measured = {
-        name: [rollout.model_copy(update={"rows": []}) for rollout in folder.iter_rollouts(stage)]
-        for name, stage in noted["stages"].items()
+    runs = {str(one): _finished(one) for one in (path, *further)}
+    if len(runs) <= len(further):
+        raise ConfigError("a run is named twice; give each once")
+    folder, noted, earlier = next(iter(runs.values()))
+    names = list(noted["stages"])
+    for place, (_, other, _) in runs.items():
+        if list(other["stages"]) != names:
+            raise ConfigError(
+                f"{place} has the conditions {', '.join(other['stages'])}, and {path} has {', '.join(names)}; "
+                "give runs of the same conditions"
+            )
+    by_run = {
+        place: {name: _rollouts_of(one, other["stages"][name], place if further else "") for name in names}
+        for place, (one, other, _) in runs.items()
     }
+    measured = {name: [rollout for found in by_run.values() for rollout in found[name]] for name in names}
     tasks = {rollout.task.id: rollout.task for of_condition in measured.values() for rollout in of_condition}
     verdicts = {
         name: [OutsideVerdict.model_validate(one) for one in given] for name, given in noted.get("verdicts", {}).items()
@@ -374,9 +382,13 @@ def report_of(
         name: find_faults(of_condition, threshold=threshold, tools=tools) for name, of_condition in measured.items()
     }
     faults |= {name: outside_faults(of_condition, threshold) for name, of_condition in outside.items()}
-    for name, found in faults.items():
-        before = earlier.errors[name].faults if name in earlier.errors else {}
-        found |= {rollout: fault for rollout, fault in before.items() if fault.by == "judge" and rollout in found}
+    for place, (_, _, own) in runs.items():
+        for name, found in faults.items():
+            before = own.errors[name].faults if name in own.errors else {}
+            judged = {
+                _id_in(place if further else "", one): fault for one, fault in before.items() if fault.by == "judge"
+            }
+            found |= {rollout: fault for rollout, fault in judged.items() if rollout in found}
     report = build_report(
         rollouts,
         success_threshold=threshold,
@@ -385,11 +397,43 @@ def report_of(
         prices=known | {name: priced[policy] for name, policy in policies.items() if policy in priced},
         faults=faults,
     )
+    if further:
+        from .report_text import percent
+
+        rates = {
+            place: {name: success_by_task(found[name], threshold) for name in names} for place, found in by_run.items()
+        }
+        each = {
+            place: {name: percent(float(sum(of.values())) / len(of) if of else None) for name, of in found.items()}
+            for place, found in rates.items()
+        }
+        return report.model_copy(update={"run": earlier.run | {"runs": each}})
     served = earlier.served
     if served is not None and served.condition is not None:
         asked = folder.read_rollouts(SERVED)
         served = summarise_served(asked, served.like, measured[served.like], threshold=threshold, cluster_by=families)
     return report.model_copy(update={"run": earlier.run, "training": earlier.training, "served": served})
+
+
+def _finished(path: Path) -> tuple[RunFolder, Mapping[str, Any], Report]:
+    """The folder of a finished run, what `note_conditions` noted there, and its report."""
+    folder = RunFolder.open_to_read(path)
+    noted = folder.stage(CONDITIONS)
+    if noted is None or not folder.report_json.is_file():
+        raise RunFolderError(
+            f"{path} holds no finished evaluation or training; run the same command again to finish it"
+        )
+    return folder, noted, Report.read(folder.report_json)
+
+
+def _rollouts_of(folder: RunFolder, stage: str, run: str) -> list[Rollout]:
+    """Without their token rows, which no figure needs."""
+    return [one.model_copy(update={"rows": [], "id": _id_in(run, one.id)}) for one in folder.iter_rollouts(stage)]
+
+
+def _id_in(run: str, rollout: str) -> str:
+    """Runs of the same tasks have rollouts of the same ids."""
+    return f"{run}: {rollout}" if run else rollout
 
 
 def _pairs(

@@ -60,6 +60,9 @@ def test_a_scripted_policy_and_a_model_are_compared_kept_and_reported_again(agen
     assert again.exit_code == 0, again.stderr
     assert "reader → tiny: -100.0 points" in again.stdout
     assert {"report.md", "report.json", "success.png", "errors.png"} <= {f.name for f in (agents / "slides").iterdir()}
+    refused = toolbake("report", "kept", "slides")
+    assert refused.exit_code == 1
+    assert "--to is missing: the report of 2 runs needs a folder" in refused.stderr
     errors = toolbake("report", "kept", "--errors")
     assert "## What went wrong first" in errors.stdout
     assert "failed of all" in errors.stdout

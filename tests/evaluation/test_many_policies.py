@@ -285,6 +285,29 @@ async def test_the_report_is_made_again_from_the_folder_with_other_prices_and_an
         report_of(tmp_path / "rollouts")
 
 
+async def test_runs_of_several_seeds_are_one_report_in_which_each_is_a_try_at_the_same_tasks(tmp_path: Path) -> None:
+    places = [tmp_path / "one", tmp_path / "two"]
+    first = await compared(output_dir=places[0])
+    models = {"large": knowing(4), "small": knowing(0, 5), "none": knowing(2)}
+    second = await compared(output_dir=places[1], models=models)
+    both = report_of(*places, baseline="none")
+    for name, condition in both.conditions.items():
+        alone = [report.conditions[name].success for report in (first, second)]
+        estimates = [one.interval.estimate for one in alone if one is not None]
+        assert condition.success is not None
+        assert condition.success.interval.estimate == pytest.approx(sum(estimates) / 2)
+        assert condition.success.rollouts == 12
+        assert condition.success.tasks == 6
+        assert [both.run["runs"][str(place)][name] for place in places] == [f"{100 * one:.1f} %" for one in estimates]
+    assert both.errors["none"].groups
+    assert "| runs." in both.markdown()
+    with pytest.raises(ConfigError, match="named twice"):
+        report_of(places[0], places[0])
+    await compared(output_dir=tmp_path / "three", models={"large": knowing()})
+    with pytest.raises(ConfigError, match=r"three has the conditions large, and .*one has .*; give runs of the same"):
+        report_of(places[0], tmp_path / "three")
+
+
 async def test_pictures_of_an_earlier_report_do_not_outlive_it(tmp_path: Path) -> None:
     (await compared()).draw(tmp_path)
     assert (tmp_path / "errors.png").stat().st_size > 10_000

@@ -307,11 +307,23 @@ def _evaluated(words: tuple[Any, ...], limit: list[str] | None, progress: Any, h
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The output_dir of a finished evaluation or training.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="The output_dir of a finished evaluation or training. Several, such as those of several seeds, are "
+            "one: each is a further try at the same tasks.",
+        ),
+    ],
     *,
     to: Annotated[
         Path | None,
-        typer.Option("--to", metavar="FOLDER", show_default="RUN itself", help="Where report and pictures go."),
+        typer.Option(
+            "--to",
+            metavar="FOLDER",
+            show_default="RUN itself, where it is one",
+            help="Where report and pictures go. Needed for several runs.",
+        ),
     ] = None,
     errors: Annotated[
         bool, typer.Option("--errors", help="Print what went wrong first, with the rollouts that tell most.")
@@ -346,16 +358,22 @@ def report(
     Examples:
       toolbake report runs/compared --price large=0.4,1.6 --price tuned=0.02,0.02
       toolbake report runs/first --errors
+      toolbake report runs/seed-0 runs/seed-1 runs/seed-2 --to runs/three-seeds
     """
     with clean_errors(debug):
+        from ...errors import ConfigError
         from ...evaluation.report import report_of
         from ...evaluation.report_text import render_errors
         from ..showing import show_report
 
+        if len(runs) > 1 and to is None:
+            raise ConfigError(
+                f"--to is missing: the report of {len(runs)} runs needs a folder, such as --to runs/seeds"
+            )
         found = report_of(
-            run, prices=prices(price), cluster_by=cluster_by, success_threshold=threshold, baseline=baseline
+            *runs, prices=prices(price), cluster_by=cluster_by, success_threshold=threshold, baseline=baseline
         )
-        folder = to or run
+        folder = to or runs[0]
         found.draw(folder)
         found.write(folder)
         if errors:

@@ -310,7 +310,7 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="The output_dir of a finished evaluation or training. Several, such as those of several seeds, are "
             "one: each is a further try at the same tasks.",
         ),

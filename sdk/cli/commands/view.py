@@ -13,7 +13,7 @@ from ..options import ClientsKey, Debug, Host
 Runs = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...",
+        metavar="RUN",
         help="The output_dir of a run, a folder of runs, or a .jsonl file of tasks or labelled rows; or several.",
     ),
 ]

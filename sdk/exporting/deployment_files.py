@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ModelError
-from ..policies.vllm.server_process import FOR_CPUS, ON_GPUS, VllmBuild
+from ..policies.vllm.vllm_build import FOR_CPUS, ON_GPUS, VllmBuild
 from ..records import PROMPT_NAMES
 from ..serving.vllm_command import ServedModel, as_typed, vllm_arguments
 

@@ -9,21 +9,17 @@ import json
 import os
 import secrets
 import shutil
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import anyio
-import httpx
 
 from mcp_bridge.records import Tool
-from mcp_bridge.sessions.watchdog import watchdog
 
 from ..errors import ConfigError, PolicyFailure
 from ..evaluation.measurement import NOT_SENT, SERVED
@@ -31,8 +27,9 @@ from ..evaluation.report import CONDITIONS
 from ..policies.embedded.scheduler import free_bytes
 from ..policies.endpoint import EndpointAgent
 from ..policies.protocol import Sampling
+from ..policies.server_process import ServerProcess, free_port, wait_until_ready
 from ..policies.tool_prompt import shown_tools
-from ..policies.vllm.server_process import VllmBuild, find_vllm, free_port
+from ..policies.vllm.vllm_build import VllmBuild, find_vllm
 from ..progress import Progress, Silent
 from ..records import CUT_OFF, Message, Rollout
 from ..serving.vllm_command import ServedModel
@@ -44,10 +41,8 @@ from .exported_folder import WITH_GGUF, Kind, gguf_name, run_of
 
 LLAMA_SERVER = "llama-server"
 _START_S = 600.0
-_LOOK_S = 0.2
 SHOWN_CHARS = 160
 """Of an answer that differs."""
-_SHOWN_LINES = 12
 _STARTING = "starting {} to check the export (--no-check leaves that out)"
 
 
@@ -284,30 +279,10 @@ def _by_llama_cpp(folder: Path, model: ServedModel, progress: Progress) -> Itera
     port = free_port()
     url, words = f"http://127.0.0.1:{port}", llama_words(model, str(folder / gguf_name(model)))
     command = [program, *words[1:], "--host", "127.0.0.1", "--port", str(port)]
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        watchdog.watch(process.pid)
+    with tempfile.TemporaryDirectory() as place:
+        process = ServerProcess(LLAMA_SERVER, command, url=url, log=Path(place) / "log", environment={})
         try:
-            _wait_for(process, url, output)
+            anyio.run(wait_until_ready, [process], _START_S, Silent())
             yield _Serving("llama.cpp", url, model.name)
         finally:
-            process.kill()  # it holds nothing that is to be kept
-            process.wait()
-            watchdog.forget(process.pid)
-
-
-def _wait_for(process: subprocess.Popen[bytes], url: str, output: BinaryIO) -> None:
-    """Until it answers. Raises `PolicyFailure` where it exits, or does not answer in time."""
-    deadline = time.monotonic() + _START_S
-    with httpx.Client() as client:
-        while process.poll() is None and time.monotonic() < deadline:
-            with suppress(httpx.HTTPError):
-                if client.get(f"{url}/health").status_code == 200:
-                    return
-            time.sleep(_LOOK_S)
-    output.seek(0)
-    ended = "did not answer" if process.returncode is None else f"exited with status {process.returncode}"
-    lines = output.read().decode(errors="replace").rstrip().splitlines()
-    raise PolicyFailure("\n".join([f"{LLAMA_SERVER} {ended}; the end of what it wrote:", *lines[-_SHOWN_LINES:]]))
+            process.stop()

@@ -16,7 +16,7 @@ from ..policies.models import load_sampling, load_tokenizer
 from ..policies.protocol import Sampling
 from ..policies.rendering import make_renderer
 from ..policies.tool_prompt import shown_by_default
-from ..policies.vllm.server_process import ON_CPU, ON_GPUS, VllmBuild
+from ..policies.vllm.vllm_build import ON_CPU, ON_GPUS, VllmBuild
 from ..records import Message, ToolPrompt
 from .server import served_name
 

@@ -8,7 +8,6 @@ import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -16,8 +15,8 @@ import anyio
 
 from ..errors import ConfigError, ToolbakeError
 from ..policies.protocol import Sampling
-from ..policies.vllm.server_process import VllmProcess, find_vllm
-from ..policies.vllm.server_start import wait_until_ready
+from ..policies.server_process import ServerProcess, wait_until_ready
+from ..policies.vllm.vllm_build import find_vllm
 from ..progress import Progress, Silent
 from ..records import PROMPT_NAMES, ToolPrompt
 from .backend import fingerprint_of
@@ -49,7 +48,7 @@ class VllmServer:
     """A running vLLM. Use it as a context manager, or `close()` it."""
 
     def __init__(
-        self, process: VllmProcess, *, model_name: str, defaults: Sampling, command: list[str], drain_s: float
+        self, process: ServerProcess, *, model_name: str, defaults: Sampling, command: list[str], drain_s: float
     ) -> None:
         self._process = process
         self._drain_s = drain_s
@@ -164,10 +163,10 @@ def serve_with_vllm(
     environment = {"VLLM_API_KEY": api_key} if api_key is not None else {}
     handle, log = tempfile.mkstemp(prefix="toolbake-vllm-", suffix=".log")
     os.close(handle)
-    process = VllmProcess(build.python, command, log=Path(log), environment=environment, url=url)
+    started = [build.python, "-m", *command]
+    process = ServerProcess("vLLM", started, url=url, log=Path(log), environment=environment)
     try:
-        ready = partial(wait_until_ready, [process], timeout_s=_START_S, progress=progress or Silent())
-        anyio.run(ready)
+        anyio.run(wait_until_ready, [process], _START_S, progress or Silent())
     except BaseException:
         process.stop()
         raise

@@ -27,7 +27,7 @@ from ..policies.vllm.server_placement import (
     place_servers,
     visible_gpus,
 )
-from ..policies.vllm.server_process import ON_GPUS, VllmBuild, find_vllm
+from ..policies.vllm.vllm_build import ON_GPUS, VllmBuild, find_vllm
 from ..policies.vllm.vllm_options import Dtype
 from ..records import Task
 from ..rollouts.limits import Limits

@@ -220,11 +220,14 @@ def test_llama_cpp_is_asked_the_questions_of_the_run(
     assert "asked llama.cpp again for the 16 answers of 8 held-out tasks of 8 families: all are" in told.stdout
 
 
-def test_a_server_that_does_not_start_is_an_error_with_its_own_words(
+def test_a_server_that_does_not_start_is_an_error_with_its_own_words_and_leaves_no_process(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program(tmp_path / "bin", monkeypatch, "echo no such model && exit 3")
+    started = f"sleep 600 & echo $! > {tmp_path}/started"
+    program(tmp_path / "bin", monkeypatch, f"{started} && echo no such model && exit 3")
     with pytest.raises(
-        PolicyFailure, match="llama-server exited with status 3; the end of what it wrote:\nno such model"
+        PolicyFailure, match=r"llama-server exited with status 3 while it started; the end of .*\nno such"
     ):
         check_export(export(run, "gguf", tmp_path / "out"), run, "gguf")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "started").read_text()), 0)

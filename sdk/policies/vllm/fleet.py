@@ -23,9 +23,9 @@ import anyio
 import httpx
 
 from ...errors import PolicyFailure
+from ..server_process import ServerProcess
 from .control import CacheFigures, ServerFailed, call, unwell
 from .published_weights import Adapter, Weights, unload
-from .server_process import VllmProcess
 
 R = TypeVar("R")
 logger = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ class Replica:
     url: str
     base: str
     """The name of the model without an adapter."""
-    process: VllmProcess | None = None
+    process: ServerProcess | None = None
     condition: Condition = "up"
     problem: str = ""
     model: str = ""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import httpx
 
 from ...errors import PolicyFailure
+from ..server_process import ServerProcess
 from .control import INCOMPLETE, broken_off, held_version, pressure_of, read_figures, unwell
 from .fleet import Fleet, Replica
-from .server_process import VllmProcess
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _BUSY_S = 330.0
 """An engine that answers none for so long, either. It answers between two steps, and a step with many prompts takes a
 CPU long; vLLM ends one itself after 300 s (`VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS`)."""
 
-StartAgain = Callable[[Replica], VllmProcess]
+StartAgain = Callable[[Replica], ServerProcess]
 """Starts a new server in the place of one of ours. Raises `PolicyFailure` where no more may be started."""
 
 

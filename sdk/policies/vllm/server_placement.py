@@ -11,8 +11,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..server_process import typed
 from .published_weights import TransferSettings
-from .server_process import TAKES_WEIGHTS, VllmBuild, on_port, server_arguments, typed
+from .vllm_build import TAKES_WEIGHTS, VllmBuild, server_arguments
 from .vllm_options import Dtype, VllmOptions
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -183,9 +184,8 @@ def _gb(size: float) -> str:
 class ServerCommand:
     """Of the servers of one model, which differ in their port and their GPUs."""
 
-    python: str
-    arguments: tuple[str, ...]
-    """What follows `python -m`, up to the port."""
+    _words: tuple[str, ...]
+    """Up to the port."""
     _environment: Mapping[str, str]
     _placement: Placement
 
@@ -204,22 +204,27 @@ class ServerCommand:
     ) -> ServerCommand:
         """`context_tokens`: a word where the number is not known yet. `transfer`: what servers need for weights that
         are sent; None where none are."""
-        arguments = [
+        words = (
+            *(build.python, "-m"),
             *server_arguments(model, build=build, lora_rank=lora_rank, context_tokens=context_tokens, dtype=dtype),
             *placement.arguments,
             *(transfer.server_arguments if transfer is not None else ()),
             *options.arguments,
-        ]
+        )
         environment = _with_plugin(transfer, {**TAKES_WEIGHTS, **options.environment})
-        return cls(build.python, tuple(arguments), environment, placement)
+        return cls(words, environment, placement)
 
     def environment(self, replica: int) -> dict[str, str]:
         """What a server has beside this process's environment. They are counted from 0."""
         return {**self._environment, **self._placement.environment(replica)}
 
+    def on_port(self, port: int | str) -> list[str]:
+        """The command of one that listens there."""
+        return [*self._words, "--port", str(port)]
+
     def typed(self, replica: int, port: int | str) -> str:
         """As the log of a server begins."""
-        return typed([self.python, "-m", *on_port(self.arguments, port)], self.environment(replica))
+        return typed(self.on_port(port), self.environment(replica))
 
 
 def _with_plugin(transfer: TransferSettings | None, environment: Mapping[str, str]) -> dict[str, str]:

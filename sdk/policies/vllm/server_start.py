@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
 from pathlib import Path
@@ -17,21 +16,19 @@ from ...errors import ConfigError, PolicyFailure
 from ...progress import Progress, Silent
 from ..endpoint import error_text
 from ..protocol import Sampling
+from ..server_process import ServerProcess, free_port, wait_until_ready
 from .control import INCOMPLETE, broken_off, held_version, is_published
 from .fleet import Fleet, Replica
 from .health_monitor import StartAgain, Watcher
 from .policy import VllmPolicy, read_answer, request_body
 from .published_weights import open_plane
 from .server_placement import Placement, ServerCommand, place_servers, visible_gpus
-from .server_process import SERVED_MODEL, VllmProcess, find_vllm
+from .vllm_build import SERVED_MODEL, find_vllm
 from .vllm_options import Dtype, VllmOptions
 
 log = logging.getLogger(__name__)
 
-# Servers of ours: started together, waited for, started again a few times, ended.
-
-_LOOK_S = 0.5
-_TELL_S = 15.0
+# Servers of ours: started together, started again a few times, ended.
 
 
 class Starter:
@@ -40,51 +37,28 @@ class Starter:
     def __init__(self, command: ServerCommand, *, folder: Path, max_restarts: int) -> None:
         """`folder`: for their logs."""
         self._command = command
-        self._replicas: dict[VllmProcess, int] = {}
+        self._replicas: dict[ServerProcess, int] = {}
         self._folder = folder
         self._restarts_left = max_restarts
         self._max_restarts = max_restarts
         self._started = 0
 
-    def start(self, replica: int) -> VllmProcess:
+    def start(self, replica: int) -> ServerProcess:
         """Start one, counted from 0, on its GPUs, without waiting."""
         self._started += 1
-        log = self._folder / f"vllm-{self._started}.log"
-        command = self._command
-        process = VllmProcess(command.python, command.arguments, log=log, environment=command.environment(replica))
+        log, port = self._folder / f"vllm-{self._started}.log", free_port()
+        command, environment = self._command.on_port(port), self._command.environment(replica)
+        process = ServerProcess("vLLM", command, url=f"http://127.0.0.1:{port}", log=log, environment=environment)
         self._replicas[process] = replica
         return process
 
-    def start_again(self, replica: Replica) -> VllmProcess:
+    def start_again(self, replica: Replica) -> ServerProcess:
         """One in the place of a server that ended. Raises `PolicyFailure` where that was done often enough."""
         if self._restarts_left == 0:
             raise PolicyFailure(f"{replica.problem}; it was started again {self._max_restarts} times (max_restarts)")
         self._restarts_left -= 1
         assert replica.process is not None
         return self.start(self._replicas.pop(replica.process))
-
-
-async def wait_until_ready(processes: list[VllmProcess], *, timeout_s: float, progress: Progress) -> None:
-    """Wait until all answer, and say so meanwhile. Raises `PolicyFailure` where one does not."""
-    started, told = time.monotonic(), time.monotonic()
-    progress.say(f"starting vLLM ({len(processes)} on this machine), which takes a minute or more: {processes[0].log}")
-    waiting = list(processes)
-    with httpx.Client() as client, progress.track("vLLM", len(processes)) as step:
-        while waiting:
-            for process in list(waiting):
-                if await anyio.to_thread.run_sync(process.is_ready, client):
-                    waiting.remove(process)
-                    step.advance(note=f"after {time.monotonic() - started:.0f} s")
-            spent = time.monotonic() - started
-            if waiting and spent > timeout_s:
-                raise PolicyFailure(
-                    f"vLLM did not answer within {timeout_s:g} s of its start (start_timeout_s); "
-                    f"{waiting[0].last_words()}"
-                )
-            if time.monotonic() - told > _TELL_S:
-                told = time.monotonic()
-                step.advance(0, note=f"waiting for {spent:.0f} s")
-            await anyio.sleep(_LOOK_S)
 
 
 _ANSWER_S = 60.0
@@ -234,7 +208,7 @@ async def open_vllm(
                 for number in range(options.replicas):  # each is in `replicas` as soon as it was started
                     processes.append(starter.start(number))
                     replicas.append(Replica(processes[-1].url, base=SERVED_MODEL, process=processes[-1]))
-                await wait_until_ready(processes, timeout_s=options.start_timeout_s, progress=progress or Silent())
+                await wait_until_ready(processes, options.start_timeout_s, progress or Silent(), "start_timeout_s")
             context = await anyio.to_thread.run_sync(_look_at_all, replicas, options.served_model, publishes)
             drain_s = options.request_timeout_s + 30
             fleet = Fleet(replicas, recover_timeout_s=options.recover_timeout_s, drain_timeout_s=drain_s)
@@ -299,7 +273,7 @@ def _look_at_all(replicas: list[Replica], named: str | None, publishes: bool) ->
     return min(contexts)
 
 
-def _never(replica: Replica) -> VllmProcess:
+def _never(replica: Replica) -> ServerProcess:
     raise PolicyFailure(f"{replica.url} is not ours to start")
 
 

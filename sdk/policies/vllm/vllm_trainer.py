@@ -15,8 +15,8 @@ import torch
 from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.base import TrainerInitInfo
 
+from ..server_process import free_port
 from .control import call
-from .server_process import free_port
 
 
 class SyncClient:

@@ -417,9 +417,11 @@ async def test_a_server_that_is_killed_is_noticed_started_again_and_given_the_pr
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from sdk.policies.vllm.server_process import FOR_CPUS, VllmProcess, server_arguments
+from sdk.policies.server_process import ServerProcess
+from sdk.policies.vllm.vllm_build import FOR_CPUS, server_arguments
 arguments = server_arguments(sys.argv[2], build=FOR_CPUS, lora_rank=0, context_tokens=None)
-process = VllmProcess(sys.argv[1], arguments, log=Path(sys.argv[3]), environment={})
+command = [sys.argv[1], "-m", *arguments]
+process = ServerProcess("vLLM", command, url="http://unused", log=Path(sys.argv[3]), environment={})
 print(process.pid, flush=True)
 sys.stdin.read()
 """

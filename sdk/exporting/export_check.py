@@ -9,7 +9,6 @@ import json
 import os
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -279,10 +278,9 @@ def _by_llama_cpp(folder: Path, model: ServedModel, progress: Progress) -> Itera
     port = free_port()
     url, words = f"http://127.0.0.1:{port}", llama_words(model, str(folder / gguf_name(model)))
     command = [program, *words[1:], "--host", "127.0.0.1", "--port", str(port)]
-    with tempfile.TemporaryDirectory() as place:
-        process = ServerProcess(LLAMA_SERVER, command, url=url, log=Path(place) / "log", environment={})
-        try:
-            anyio.run(wait_until_ready, [process], _START_S, Silent())
-            yield _Serving("llama.cpp", url, model.name)
-        finally:
-            process.stop()
+    process = ServerProcess(LLAMA_SERVER, command, url=url, log=None, environment={})
+    try:
+        anyio.run(wait_until_ready, [process], _START_S, Silent())
+        yield _Serving("llama.cpp", url, model.name)
+    finally:
+        process.stop()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import shlex
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +25,8 @@ from mcp_bridge.sessions.watchdog import watchdog
 from ..errors import PolicyFailure
 from ..progress import Progress
 
+logger = logging.getLogger(__name__)
+
 _TERM_S = 5.0
 _KILL_S = 5.0
 _POLL_S = 0.2
@@ -36,10 +40,19 @@ class ServerProcess:
     """One server. It is started again by making another; the port and the log file may be the same."""
 
     def __init__(
-        self, name: str, command: Sequence[str], *, url: str, log: Path, environment: Mapping[str, str]
+        self, name: str, command: Sequence[str], *, url: str, log: Path | None, environment: Mapping[str, str]
     ) -> None:
-        """Start it, without waiting. `url`: where the command lets it listen. `environment`: what it has beside ours.
-        Raises `PolicyFailure` where it cannot be started."""
+        """Start it, without waiting.
+
+        `url`: where the command lets it listen. `log`: None for a temporary file, which `stop` removes unless a text of
+        `last_words` has named it. `environment`: what it has beside ours. Raises `PolicyFailure` where it cannot be
+        started.
+        """
+        self._log_goes, self._stopped = log is None, False
+        if log is None:
+            handle, place = tempfile.mkstemp(prefix=f"toolbake-{name.lower()}-", suffix=".log")
+            os.close(handle)
+            log = Path(place)
         self.name, self.url, self.log = name, url, log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
@@ -56,6 +69,8 @@ class ServerProcess:
                     start_new_session=True,
                 )
             except OSError as error:
+                if self._log_goes:
+                    log.unlink()
                 raise PolicyFailure(f"{name} cannot be started with {command[0]!r}: {error}") from error
         watchdog.watch(self._popen.pid)
 
@@ -69,21 +84,28 @@ class ServerProcess:
         """How it ended: the exit status, negative for a signal. None while it runs."""
         return self._popen.poll()
 
-    def wait(self) -> int:
-        """Block until it exits; the exit status as in `ended`."""
-        return self._popen.wait()
+    def wait(self) -> None:
+        """Block until it exits."""
+        self._popen.wait()
+
+    def failure(self) -> str | None:
+        """That it ended by itself, and its last words. None while it runs, and where it was stopped."""
+        if self._stopped or self.ended is None:
+            return None
+        return f"{self.name} exited with status {self.ended}; {self.last_words()}"
 
     def is_ready(self, client: httpx.Client) -> bool:
         """Whether it answers. Raises `PolicyFailure` with the end of its log when it has ended instead."""
-        if self.ended is not None:
-            raise PolicyFailure(f"{self.name} exited with status {self.ended} while it started; {self.last_words()}")
+        if failure := self.failure():
+            raise PolicyFailure(failure)
         try:
             return client.get(f"{self.url}/health", timeout=5.0).status_code == 200
         except httpx.HTTPError:
             return False
 
     def last_words(self) -> str:
-        """The end of what it wrote, and where the rest is."""
+        """The end of what it wrote, and where the rest is, which from now on stays there."""
+        self._log_goes = False
         with self.log.open("rb") as file:
             file.seek(self._log_start)
             lines = file.read().decode(errors="replace").rstrip().splitlines()
@@ -92,8 +114,12 @@ class ServerProcess:
     def stop(self, drain_s: float = 0.0) -> None:
         """End the whole group: SIGTERM, and SIGKILL where that is not heard. Bounded; twice is fine.
 
-        `drain_s`: how long the server may first take to end by itself, with its other processes, which it tells.
+        `drain_s`: how long the server may first take to end by itself, with its other processes, which it tells. If it
+        ended before, and nothing has named its temporary log, a warning does.
         """
+        if self._log_goes and (failure := self.failure()):
+            logger.warning("%s", failure)
+        self._stopped = True
         segments = _segments(self.pid)
         if drain_s and self.ended is None:
             os.kill(self.pid, signal.SIGTERM)
@@ -105,6 +131,8 @@ class ServerProcess:
                 break
         for segment in segments:  # a process that is killed leaves them
             segment.unlink(missing_ok=True)
+        if self._log_goes:
+            self.log.unlink(missing_ok=True)
         watchdog.forget(self.pid)
 
     def _gone_within(self, limit_s: float) -> bool:

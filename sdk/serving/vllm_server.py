@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import anyio
@@ -78,12 +76,14 @@ class VllmServer:
     def wait(self) -> None:
         """Block until vLLM exits or Ctrl-C is pressed. Raises `ToolbakeError` if it exited by itself."""
         try:
-            status = self._process.wait()
+            self._process.wait()
+            failure = self._process.failure()
         except KeyboardInterrupt:
             return
         finally:
             self.close()
-        raise ToolbakeError(f"vLLM exited with status {status}; {self._process.last_words()}")
+        if failure is not None:
+            raise ToolbakeError(failure)
 
 
 _SETTLED = (
@@ -161,10 +161,8 @@ def serve_with_vllm(
         *arguments,
     ]
     environment = {"VLLM_API_KEY": api_key} if api_key is not None else {}
-    handle, log = tempfile.mkstemp(prefix="toolbake-vllm-", suffix=".log")
-    os.close(handle)
     started = [build.python, "-m", *command]
-    process = ServerProcess("vLLM", started, url=url, log=Path(log), environment=environment)
+    process = ServerProcess("vLLM", started, url=url, log=None, environment=environment)
     try:
         anyio.run(wait_until_ready, [process], _START_S, progress or Silent())
     except BaseException:

@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 class Starter:
     """Starts servers by one command. The processes belong to the caller."""
 
-    def __init__(self, command: ServerCommand, *, folder: Path, max_restarts: int) -> None:
-        """`folder`: for their logs."""
+    def __init__(self, command: ServerCommand, *, folder: Path | None, max_restarts: int) -> None:
+        """`folder`: for their logs; temporary ones where None."""
         self._command = command
         self._replicas: dict[ServerProcess, int] = {}
         self._folder = folder
@@ -46,7 +46,7 @@ class Starter:
     def start(self, replica: int) -> ServerProcess:
         """Start one, counted from 0, on its GPUs, without waiting."""
         self._started += 1
-        log, port = self._folder / f"vllm-{self._started}.log", free_port()
+        log, port = self._folder and self._folder / f"vllm-{self._started}.log", free_port()
         command, environment = self._command.on_port(port), self._command.environment(replica)
         process = ServerProcess("vLLM", command, url=f"http://127.0.0.1:{port}", log=log, environment=environment)
         self._replicas[process] = replica
@@ -202,7 +202,7 @@ async def open_vllm(
                     placement=placement,
                     transfer=plane.settings if plane is not None else None,
                 )
-                starter = Starter(command, folder=place, max_restarts=options.max_restarts)
+                starter = Starter(command, folder=folder and place, max_restarts=options.max_restarts)
                 start_again = starter.start_again
                 processes = []
                 for number in range(options.replicas):  # each is in `replicas` as soon as it was started

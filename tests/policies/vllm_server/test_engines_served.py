@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -121,6 +122,8 @@ def serving(folder: Path, engine: str, environment: dict[str, str], *more: str) 
         process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=120)[1]
     assert process.returncode == 0, errors
+    logs = re.findall(r"^starting vLLM .*: (/.*\.log)$", errors, re.MULTILINE)
+    assert [Path(log).exists() for log in logs] == [False] * (engine == "vllm")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,151 @@
+"""vLLM's log is a temporary file: it goes with a server that was stopped, and stays where it tells of a failure.
+
+In vLLM's place a small program listens, dies and is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+import sdk
+from sdk.cli.app import app
+from sdk.errors import PolicyFailure
+from sdk.serving.vllm_server import VllmServer, serve_with_vllm
+
+PYTHON = """#!/bin/sh
+if [ "$1" = -c ]; then echo '[["vllm", "0.32.0", ""]]'; else exec {python} {program} "$@"; fi
+"""
+"""A Python that is asked which vLLM its environment has, and then is told to run it."""
+
+PROGRAM = """
+import http.server, os, signal, sys
+
+def die(): os.kill(os.getpid(), signal.SIGKILL)
+def interrupt(): os.kill(os.getppid(), signal.SIGINT)
+def live(): pass
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(str(os.getpid()).encode())
+    def finish(self):
+        super().finish()
+        self.connection.close()
+        {then}()
+    def log_message(self, *_):
+        pass
+
+print("looking for a device", flush=True)
+{first}
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+"""
+
+Vllm = Callable[..., str]
+
+
+@pytest.fixture
+def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Vllm:
+    """Installs one that does something before it listens, and after each answer. Returns its Python."""
+
+    def install(*, first: str = "", then: str = "live") -> str:
+        (tmp_path / "program.py").write_text(PROGRAM.format(first=first, then=then))
+        python = tmp_path / "python"
+        python.write_text(PYTHON.format(python=sys.executable, program=tmp_path / "program.py"))
+        python.chmod(0o755)
+        monkeypatch.setenv("TOOLBAKE_VLLM_PYTHON", str(python))
+        return str(python)
+
+    return install
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Path]]:
+    """The logs that are there."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return lambda: list(place.rglob("*.log"))
+
+
+Logs = Callable[[], list[Path]]
+
+
+def killed(server: VllmServer) -> None:
+    """Kill it, and return when it is dead. It is not waited for."""
+    pid = int(httpx.get(f"{server.url}/health").text)
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def told_of(log: Path, status: int) -> str:
+    return f"vLLM exited with status {status}; the end of {log}:\nlooking for a device"
+
+
+def test_the_log_goes_with_a_server_that_is_stopped(tiny_model_folder: Path, vllm: Vllm, logs: Logs) -> None:
+    vllm()
+    with serve_with_vllm(tiny_model_folder, port=0) as server, ThreadPoolExecutor(1) as pool:
+        assert len(logs()) == 1
+        waiting = pool.submit(server.wait)
+        server.close()
+        assert waiting.result(60) is None
+        assert logs() == []
+
+
+def test_the_log_goes_with_a_start_that_is_interrupted(tiny_model_folder: Path, vllm: Vllm, logs: Logs) -> None:
+    vllm(first="interrupt()")
+    told = CliRunner().invoke(app, ["serve", str(tiny_model_folder), "--engine", "vllm", "--port", "0"])
+    assert told.exit_code == 130
+    assert "starting vLLM" in told.stderr
+    assert logs() == []
+
+
+@pytest.mark.parametrize(
+    ("does", "status"), [({"first": "sys.exit(3)"}, 3), ({"then": "die"}, -9)], ids=["exits early", "is killed"]
+)
+def test_the_command_ends_with_an_error_that_names_the_log_of_a_server_that(
+    does: dict[str, str], status: int, tiny_model_folder: Path, vllm: Vllm, logs: Logs
+) -> None:
+    vllm(**does)
+    told = CliRunner().invoke(app, ["serve", str(tiny_model_folder), "--engine", "vllm", "--port", "0"])
+    assert told.exit_code == 1
+    (log,) = logs()
+    assert told.stderr.rstrip().endswith(told_of(log, status))
+    assert told.stderr.count("exited with") == 1
+
+
+def test_a_server_that_died_unnoticed_is_told_of_where_it_is_closed(
+    tiny_model_folder: Path, vllm: Vllm, logs: Logs, caplog: pytest.LogCaptureFixture
+) -> None:
+    vllm()
+    with serve_with_vllm(tiny_model_folder, port=0) as server:
+        killed(server)
+    server.close()
+    (log,) = logs()
+    assert told_of(log, -9) in caplog.messages
+
+
+def get_order(order_id: str) -> str:
+    """Read an order."""
+    return f"order {order_id}: shipped"
+
+
+def test_the_log_of_a_vllm_that_samples_stays_where_it_did_not_start(
+    tiny_model_folder: Path, vllm: Vllm, logs: Logs
+) -> None:
+    python = vllm(first="sys.exit(3)")
+    model = {"engine": "vllm", "model": str(tiny_model_folder), "python": python}
+    with pytest.raises(PolicyFailure) as raised:
+        sdk.rollout([get_order], "Where is order 4417?", model=model)
+    (log,) = logs()
+    assert told_of(log, 3) in str(raised.value)

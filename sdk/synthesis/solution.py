@@ -178,7 +178,7 @@ def _whole(draft: _Draft, rollout: Rollout) -> Task:
         changes = expected["changes"] = diff(rollout.initial_state, rollout.final_state)
     results = [_value(record.result.structured, record.result.text) for record in rollout.calls]
     if isinstance(draft.answer, str) and draft.answer.startswith("$"):
-        expected["answer"] = _at(draft.answer, results)
+        expected["answer"] = _as_answer(_at(draft.answer, results))
     elif draft.answer is not None:
         expected["answer"] = draft.answer
     elif "answer" not in expected and changes in (None, []):
@@ -298,6 +298,13 @@ def _at(path: str, results: Sequence[Any]) -> Any:
     return value
 
 
+def _as_answer(value: Any) -> Any:
+    """A value of a result as an expected answer. A plain list would be one of which any item will do, so all are."""
+    if not isinstance(value, list) or not value or any(isinstance(item, list | Mapping) for item in value):
+        return value
+    return value[0] if len(value) == 1 else {"all": value}
+
+
 def _only_value(results: Sequence[Any]) -> Any:
     """The value of the last result where it has one only."""
     leaves = _leaves(results[-1], "$")
@@ -374,6 +381,8 @@ def _values_of(result: Any) -> Iterator[str]:
 
 
 def _said(answer: Any) -> str:
+    if isinstance(answer, Mapping) and set(answer) == {"all"}:
+        answer = answer["all"]
     if isinstance(answer, list) and all(isinstance(one, str | int | float) for one in answer):
         return ", ".join(map(str, answer))
     return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)

@@ -92,6 +92,8 @@ class AnswerSet(ReadyMade):
         """1 if the answer lists the expected items, in any order, and no others; else 0, or F1 where `partial`."""
         form = "a list of texts and numbers"
         items = gold(rollout, "answer", form)
+        if isinstance(items, dict) and set(items) == {"all"}:
+            items = items["all"]
         if not isinstance(items, list) or not items or not all(tokenize(str(item)) for item in items):
             raise wrong_expected(rollout.task, "answer", f"is {shortened(items)}; it must be {form}")
         wanted = [tokenize(str(item)) for item in items]
@@ -189,7 +191,8 @@ def answer_exact() -> AnswerExact:
 
 
 def answer_set(*, partial: bool = False) -> AnswerSet:
-    """A verifier: the answer lists all items of `task.expected["answer"]`, in any order, and no others.
+    """A verifier: the answer lists all items of `task.expected["answer"]`, in any order, and no others. The items are a
+    list, also as `{"all": [...]}`.
 
     `partial`: the score of a list that is not right is F1, the harmonic mean of precision and recall, and not 0.
 

@@ -16,7 +16,7 @@ from sandboxes.helpdesk import Helpdesk
 from sdk.blocking import solve_file
 from sdk.cli.app import app
 from sdk.policies.scripted import ScriptedAgent, replay_demonstration
-from sdk.verifiers import all_of, answer_match, final_state, required_calls
+from sdk.verifiers import all_of, answer_match, answer_set, as_expected, final_state, required_calls
 
 SETUP = {"seed": 43, "scenario": "default"}
 STATUS = "What is the status of order 4256?"
@@ -58,6 +58,24 @@ def test_a_solved_order_has_the_changes_of_the_world_and_no_answer() -> None:
     assert task.expected["changes"] == [{**change, "after": "5 New Street"}]
     assert "answer" not in task.expected
     assert (task.tags, task.family, task.setup) == ({"kind": "address"}, "address/1", SETUP)
+
+
+@pytest.mark.parametrize(("free", "expected"), [(["1A", "2B"], {"all": ["1A", "2B"]}), (["1A"], "1A")])
+def test_an_answer_that_is_read_as_a_list_needs_all_its_items(free: list[str], expected: Any) -> None:
+    def free_spaces() -> list[str]:
+        return free
+
+    task = sdk.solve(free_spaces, "Which spaces are free?", "free_spaces()", answer="$")
+    assert task.expected["answer"] == expected
+    assert task.demonstration is not None
+    assert task.demonstration[-1].content == ", ".join(free)
+    for said, right in {", ".join(free): 1, "1A": int(len(free) == 1), "2B": 0}.items():
+        calls = task.demonstration[:-1]
+        agent = ScriptedAgent([*calls, said])
+        for verifier in (answer_match(), as_expected(), answer_set()) if len(free) > 1 else (as_expected(),):
+            rollout = sdk.rollout(free_spaces, task, model=agent, verifier=verifier)
+            assert rollout.verdict is not None
+            assert rollout.verdict.score == right, (said, verifier)
 
 
 @pytest.mark.parametrize(

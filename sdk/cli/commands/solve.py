@@ -33,7 +33,8 @@ def solve(
       prompt   what the user asks for
       calls    book(room="2", person="Ann"); several on lines of their own, or with ; between them
       answer   what the answer must contain; $.price reads it from the last result, $1.name from the first.
-               May be left out where the last call returns one value, or the calls change something
+               Of a list, all items must be in it. May be left out where the last call returns one value, or the
+               calls change something
       setup    how the world begins: {"seed": 7}; also setup.seed, tags.kind, family, as in any file of tasks
 
     Nothing is written where a call is refused: the errors name the lines.

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Literal, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
+
+if TYPE_CHECKING:
+    from traceback import FrameSummary
 
 Delivery = Literal["not_sent", "refused", "answered", "unknown"]
 """What is known of a failed call's request.
@@ -141,3 +144,28 @@ def _leaves(error: BaseException, whole: BaseException | None) -> Iterator[BaseE
             yield from _leaves(one, whole)
     else:
         yield error
+
+
+def users_frame(error: BaseException) -> FrameSummary | None:
+    """Where in the user's own code an error came from: the innermost frame of neither a library nor toolbake.
+
+    A mistyped field of a rollout is raised inside pydantic, but it is the verifier's line that needs the fix. Without
+    such a frame the innermost of all; None where nothing was running.
+    """
+    import os
+    import sysconfig
+    import traceback
+
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    root = os.path.dirname(os.path.dirname(__file__))
+    ours = (os.path.join(root, name) for name in ("mcp_bridge", "sandboxes", "sdk"))
+    elsewhere = tuple(os.path.join(folder, "") for folder in (*libraries, *ours))
+    own = [f for f in frames if not f.filename.startswith(elsewhere)]
+    return next(reversed(own or frames), None)
+
+
+def users_line(error: BaseException) -> str:
+    """`users_frame` as it stands after a message: ` (verify.py:7)`; empty where there is none."""
+    frame = users_frame(error)
+    return f" ({frame.filename}:{frame.lineno})" if frame is not None else ""

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from traceback import FrameSummary
 
 
 class ToolbakeError(Exception):
@@ -67,20 +63,3 @@ def plain_errors() -> Iterator[None]:
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         raise first from first.__cause__
-
-
-def users_frame(error: BaseException) -> FrameSummary | None:
-    """Where in the user's own code an error came from: the innermost frame of neither a library nor toolbake.
-
-    A mistyped field of a rollout is raised inside pydantic, but it is the verifier's line that needs the fix. Without
-    such a frame the innermost of all; None where nothing was running.
-    """
-    import os
-    import sysconfig
-    import traceback
-
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    libraries = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    elsewhere = tuple(os.path.join(folder, "") for folder in (*libraries, os.path.dirname(__file__)))
-    own = [f for f in frames if not f.filename.startswith(elsewhere)]
-    return next(reversed(own or frames), None)

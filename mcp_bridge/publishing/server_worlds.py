@@ -18,7 +18,7 @@ import anyio
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from .. import control_tools
-from ..errors import BridgeError, SourceError, ToolFailure
+from ..errors import BridgeError, SourceError, ToolFailure, users_line
 from ..records import ToolResult
 from ..safe_text import shown_parameters
 from .server import IDLE_S, MAX_WORLDS
@@ -335,7 +335,8 @@ async def _made(option: str, call: Callable[[], Made | Awaitable[Made]], given: 
     except Exception as error:
         logger.exception("%s= of worlds failed%s", option, given)
         raise ToolFailure(
-            f"the function {option}= of worlds raised {type(error).__name__}{given}: {error}", delivery="answered"
+            f"the function {option}= of worlds raised {type(error).__name__}{given}: {error}{users_line(error)}",
+            delivery="answered",
         ) from error
 
 

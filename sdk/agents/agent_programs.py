@@ -17,9 +17,10 @@ import anyio
 
 from mcp_bridge.access.redaction import environment_secrets, is_secret_name, redacted, shown_arguments, shown_text
 from mcp_bridge.daemon_threads import call_in_daemon_thread
+from mcp_bridge.errors import users_line
 from mcp_bridge.sessions.stdio import ServerProcess, StderrTail
 
-from ..errors import AgentFailure, ConfigError, users_frame
+from ..errors import AgentFailure, ConfigError
 from ..records import Task
 from ..traces.identity import digest
 from .agent_endpoint import AgentEndpoint
@@ -150,11 +151,9 @@ class FunctionAgent:
     def _crashed(self, error: BaseException, endpoint: AgentEndpoint) -> AgentFailure:
         while isinstance(error, BaseExceptionGroup):  # MCP clients and others raise in task groups
             error = error.exceptions[0]
-        frame = users_frame(error)
-        place = f" ({frame.filename}:{frame.lineno})" if frame is not None else ""
         causes = "; caused by ".join(f"{type(one).__name__}: {one}" for one in _with_causes(error))
         said = _without_secrets(causes, endpoint)
-        return AgentFailure("AgentCrashed", f"the agent {self.name} raised {said[:_SHOWN_CHARS]}{place}")
+        return AgentFailure("AgentCrashed", f"the agent {self.name} raised {said[:_SHOWN_CHARS]}{users_line(error)}")
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:

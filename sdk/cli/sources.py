@@ -13,9 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from mcp_bridge.errors import users_line
 from mcp_bridge.safe_text import and_more, did_you_mean
 
-from ..errors import ConfigError, users_frame
+from ..errors import ConfigError
 from .process import printing_to_stderr
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
@@ -299,9 +300,7 @@ def _described(error: BaseException) -> str:
     """The error with the line of the user's file where it came from."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error}"
-    frame = users_frame(error)
-    place = f" ({frame.filename}:{frame.lineno})" if frame else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}: {error}{users_line(error)}"
 
 
 def _no_such_name(what: str, module_name: str, wanted: str, module: ModuleType) -> str:

@@ -16,9 +16,10 @@ import anyio.lowlevel
 from pydantic import ValidationError
 
 from mcp_bridge.daemon_threads import call_in_daemon_thread
+from mcp_bridge.errors import users_frame
 from mcp_bridge.safe_text import shortened, shown_parameters
 
-from ..errors import ConfigError, VerifierError, users_frame
+from ..errors import ConfigError, VerifierError
 from ..records import Failure, Rollout, Verdict
 from ..traces.identity import digest, is_secret_key, without_addresses
 from ..traces.json_text import stored_view

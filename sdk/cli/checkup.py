@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mcp_bridge import Toolset
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.extras import missing_modules
-from mcp_bridge.safe_text import and_more, plural
+from mcp_bridge.safe_text import and_more, plural, shortened
 
 from ..connecting import connect
 from ..errors import ConfigError, ToolbakeError
@@ -47,7 +47,8 @@ class Advice:
     level: Level
     found: str
     do: str = ""
-    """What to do about it, with the command or the option."""
+    """What to do about it, with the command or the option. `{TOOLS}`, `{TASKS}` and `{VERIFIER}` stand for what doctor
+    was given."""
     worth: int = 50
     """The order among what is to be done: the lowest first."""
 
@@ -236,6 +237,8 @@ def _is_needed(requirement: str) -> bool:
 _MANY_TOKENS = 1500
 """Of a prompt, by the tools alone. A small model loses its way in more, and every step pays for them."""
 _FEW_FAMILIES = 10
+_LARGE_SHARE = 0.4
+"""Of the families, to hold out where the usual share is too few."""
 _FEW_TASKS = 40
 _SHOWN = 4
 _listed = partial(and_more, most=_SHOWN)
@@ -378,7 +381,7 @@ async def check_task_file(
         except ConfigError as error:
             return [*found, Advice("tasks", "problem", str(error), f"correct the tasks: {_first(error)}", 5)]
     if not any(task.demonstration for task in loaded):
-        fix = "add the calls that solve them: toolbake solve TOOLS --tasks requests.csv --to tasks.jsonl"
+        fix = "add the calls that solve them: toolbake solve {TOOLS} --tasks requests.csv --to tasks.jsonl"
         found.append(Advice("tasks", "advice", "none has a demonstration: they are searched for", fix, 28))
         return found if source is None else found + await _unknown(loaded, source, connect_timeout_s)
     return (
@@ -394,7 +397,10 @@ def _counted(tasks: Sequence[Task], config: Path | None) -> list[Advice]:
 
     found = [Advice("tasks", "good", counted(tasks))]
     if len(tasks) < _FEW_TASKS:
-        fix = "make more tasks: toolbake synthesize TOOLS --to more.jsonl -n 100, or toolbake solve with more requests"
+        fix = (
+            "make more tasks: toolbake synthesize {TOOLS} --to more.jsonl -n 100, or toolbake solve {TOOLS} with more "
+            "requests"
+        )
         found.append(Advice("tasks", "advice", f"few tasks: {counted(tasks)}; a hundred make a better model", fix, 26))
     options = TrainConfig()
     with contextlib.suppress(ConfigError):  # the check of the machine tells of it
@@ -405,11 +411,12 @@ def _counted(tasks: Sequence[Task], config: Path | None) -> list[Advice]:
         return [*found, Advice("tasks", "problem", str(error), f"give more families: {_first(error)}", 7)]
     held = len({task.family for task in sides.heldout})
     shown = f"held out: {counted(sides.heldout)}; trained on: {counted(sides.train)}"
+    if sides.validation:
+        shown += f"; kept aside to choose weights on: {counted(sides.validation)}"
     if held < _FEW_FAMILIES:
-        fix = (
-            f"hold out at least {_FEW_FAMILIES} families, for an interval worth reading: add tasks of new families, "
-            "or --set evaluation.heldout=0.4"
-        )
+        fix = f"hold out at least {_FEW_FAMILIES} families, for an interval worth reading: add tasks of new families"
+        if len({task.family for task in tasks}) * _LARGE_SHARE >= _FEW_FAMILIES:
+            fix += f", or give toolbake train --set evaluation.heldout={_LARGE_SHARE}"
         return [*found, Advice("tasks", "advice", shown, fix, 27)]
     return [*found, Advice("tasks", "good", shown)]
 
@@ -442,7 +449,8 @@ async def _replayed(
     except BridgeError as error:
         fix = f"correct the tools: {_first(error)}"
         return [Advice("tasks", "problem", f"their gold solutions could not be replayed: {error}", fix, 8)]
-    found = [Advice("tasks", "good", f"{len(checked.tasks)} of {len(loaded)} gold solutions were replayed and hold")]
+    hold = f"{len(checked.tasks)} of {len(loaded)} gold solutions were replayed and hold"
+    found = [Advice("tasks", "good" if len(checked.tasks) == len(loaded) else "advice", hold)]
     broken = [problem for problem in checked.problems if problem.what.startswith(VERIFIER_FAILED)]
     if broken:
         fix = f"correct the verifier: {_first(broken[0].what)}"
@@ -454,7 +462,7 @@ async def _replayed(
         fix = f"correct {problem.where}: {_first(problem.what)}"
         found.append(Advice("tasks", "advice" if wording else "problem", str(problem), fix, 8))
     if (more := len(others) - _SHOWN) > 0:
-        fix = f"correct the other {more} {plural(more, 'task')}; toolbake synthesize TOOLS --check FILE names each"
+        fix = f"correct the other {more} {plural(more, 'task')}: toolbake synthesize {{TOOLS}} --check {{TASKS}}"
         found.append(Advice("tasks", "problem", f"and {more} more {'does' if more == 1 else 'do'} not hold", fix, 8))
     return found
 
@@ -483,7 +491,9 @@ async def check_reward(
     further = [finding for finding in report.findings if finding.probe.name not in {*ours, GOLD.name}]
     played = len(report.rollouts)
     shown = f"{played} {plural(played, 'rollout')} of probes on {report.tasks} {plural(report.tasks, 'task')}"
-    found = [] if refused or further else [Advice("verifier", "good", f"{shown}: none was rewarded")]
+    found = [Advice("verifier", "good", f"{shown}: none was rewarded")]
+    if refused or further or report.unscored:
+        found = []
     if refused:
         names = list(dict.fromkeys(finding.probe.name for finding in refused))
         fix = f"make the verifier refuse what {_listed(names)} do, or the tasks tell more apart"
@@ -493,14 +503,19 @@ async def check_reward(
         found.append(Advice("verifier", "problem", f"{shown}, rewarded: {len(refused)}, {refused[0]}", fix, 9))
     if further:
         names = list(dict.fromkeys(finding.probe.name for finding in further))
-        fix = f"read what {_listed(names)} did: toolbake certify; where that is a right way, nothing is to be done"
+        fix = (
+            f"read what {_listed(names)} did: toolbake certify {{TOOLS}} {{TASKS}} --verifier {{VERIFIER}}; where that "
+            "is a right way, nothing is to be done"
+        )
         found.append(Advice("verifier", "advice", f"{shown}, rewarded: {len(further)}, {further[0]}", fix, 30))
     if report.partial_credit:
         found.append(Advice("verifier", "advice", report.partial_credit))
     if report.unscored:
         failed = next(rollout.failure for rollout in report.rollouts if rollout.failure is not None)
         fix = f"correct the verifier, the tools or the tasks: {_first(failed.message)}"
-        found.append(Advice("verifier", "problem", f"{report.unscored} could not be scored: {failed.message}", fix, 9))
+        found.append(
+            Advice("verifier", "problem", f"{report.unscored} of {shown} could not be scored: {failed.message}", fix, 9)
+        )
     if report.not_called:
         live = _listed(report.not_called)
         found.append(Advice("verifier", "good", f"the probes called no tools that are live: {live} were left alone"))
@@ -509,4 +524,4 @@ async def check_reward(
 
 def _first(error: object, most: int = 200) -> str:
     """The first line, without what follows: the whole message is in the report."""
-    return str(error).strip().splitlines()[0][:most]
+    return shortened(str(error).strip().splitlines()[0], most)

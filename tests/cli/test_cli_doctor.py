@@ -81,7 +81,8 @@ def test_a_project_that_is_ready_has_nothing_to_fix_and_the_report_reads_so(shop
     assert "1 tool: in_stock" in result.stdout
     assert "(0 must be fixed)" in result.stdout
     assert "1 task of 1 family; trained on:" in result.stdout
-    assert "--set evaluation.heldout=0.4" in result.stdout
+    assert "for an interval worth reading: add tasks of new families\n" in result.stdout
+    assert "toolbake synthesize shop.py:tools --to more.jsonl -n 100" in result.stdout
 
 
 def test_what_must_be_fixed_comes_first_and_ends_with_exit_code_1(shop):
@@ -101,6 +102,9 @@ def test_a_verifier_that_pays_for_nothing_and_one_that_fails_are_found(shop):
     assert any("no_such_field" in one for one in found(report, "verifier"))
     assert report["to_do"][0].startswith("correct the verifier: the verifier failed: ")
     assert not any("line 1" in one for one in report["to_do"])
+    assert not any("none was rewarded" in one for one in found(report, "verifier")), "nothing could be scored"
+    levels = {one["found"]: one["level"] for one in report["checks"]}
+    assert levels["0 of 3 gold solutions were replayed and hold"] == "advice"
 
 
 def test_tasks_that_nobody_can_win_are_found_by_doctor_and_certify(shop):
@@ -121,7 +125,23 @@ def test_a_reward_for_what_only_certify_tries_is_to_be_read_and_stops_nothing(sh
         "    return bool(rollout.calls) and str(rollout.task.expected['answer']) in rollout.answer\n"
     )
     report = doctor("shop.py:tools", "--tasks", "solved.jsonl", "--verifier", "names.py:verify", code=0)
-    assert any("looks_up_and_lists" in one and "toolbake certify" in one for one in report["to_do"])
+    command = "toolbake certify shop.py:tools solved.jsonl --verifier names.py:verify"
+    assert any("looks_up_and_lists" in one and command in one for one in report["to_do"])
+
+
+def test_tasks_that_cannot_be_read_are_told_of_once(shop):
+    (shop / "cut.jsonl").write_text('{"prompt": "How many')
+    report = doctor("shop.py:tools", "--tasks", "cut.jsonl", "--verifier", "expected", code=1)
+    assert report["problems"] == 1
+    assert report["to_do"][0].startswith("correct the tasks: cut.jsonl, line 1: not JSON")
+
+
+def test_more_are_held_out_where_there_are_families_enough(shop):
+    rows = [{"prompt": f"How many of {n}?", "expected": {"answer": n}} for n in range(30)]
+    (shop / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = doctor("--tasks", "many.jsonl", code=0)
+    assert any("or give toolbake train --set evaluation.heldout=0.4" in one for one in report["to_do"])
+    assert any("toolbake synthesize TOOLS --to" in one for one in report["to_do"])
 
 
 def test_tasks_that_expect_nothing_and_what_tools_print_are_dealt_with(shop):

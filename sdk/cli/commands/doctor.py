@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,6 +120,7 @@ def examine(
     unusable = any(one.worth == 1 and one.level == "problem" for one in found)
     if prompts is not None:
         found += anyio.run(check_task_file, prompts, None if unusable else source, judge, reach[1], progress, config)
+    unusable = unusable or any(one.area == "tasks" and one.worth == 5 and one.level == "problem" for one in found)
     if judge is not None and prompts is not None and source is not None and not unusable:
         found += anyio.run(check_reward, judge, prompts, source, reach, progress)
     if any(missing.values()):
@@ -127,7 +131,22 @@ def examine(
         found.append(
             Advice("project", "advice", f"not checked: {', '.join(a for a, m in missing.items() if m)}", fix, 90)
         )
-    return Checkup(found)
+    given = {"TOOLS": _typed(*words), "TASKS": _typed(tasks), "VERIFIER": _typed(verifier)}
+    return Checkup([replace(one, do=_filled(one.do, given)) for one in found])
+
+
+def _typed(word: str | None, command: str | None = None) -> str | None:
+    """A word of the command line as it is typed; None where none was given."""
+    if command is not None:
+        return f"--command {shlex.quote(command)}"
+    return None if word is None else shlex.quote(word)
+
+
+def _filled(text: str, given: Mapping[str, str | None]) -> str:
+    """`text` with the words of the command line, as far as they were given."""
+    for name, word in given.items():
+        text = text.replace(f"{{{name}}}", word or name)
+    return text
 
 
 def _loaded(

@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio
 
-from mcp_bridge.safe_text import listed, one_line
+from mcp_bridge.safe_text import listed, one_line, plural
 
 from ..errors import ConfigError, VerifierError
 from ..evaluation.conditions import is_success
@@ -23,6 +23,8 @@ from .attacks import GOLD, solution
 from .probes import Probe, Scene
 
 _SHOWN = 400
+_LISTS = frozenset({"every_candidate", "looks_up_and_lists", "hedges"})
+"""Probes that give the right answer among others."""
 _WORLD = final_state()
 _MOST_CALLS = 10**6
 _MORE_TURNS = 4
@@ -147,12 +149,13 @@ class Certificate:
 
     def __str__(self) -> str:
         holes = self.holes
-        told = f"{len(holes)} of them are holes: {', '.join(holes)}" if holes else "none is a hole"
+        told = f"{len(holes)} found a hole: {', '.join(holes)}" if holes else "none found a hole"
         if not holes and not self.holds:
             told = "nothing could be scored"
         tried = [one for one in self.earned if one.scores or one.unscored]
         width = max((len(one.probe.name) for one in tried), default=0)
-        lines = [f"{len(tried)} probes, {len(self.rollouts)} rollouts on {self.tasks} tasks: {told}"]
+        counts = f"{len(self.rollouts)} rollouts on {self.tasks} {plural(self.tasks, 'task')}"
+        lines = [f"{len(tried)} probes, {counts}: {told}"]
         lines += [f"{'probe':<{width}}  tasks  findings  highest   mean  what it does"] if tried else []
         for one in tried:
             highest, mean = (
@@ -177,7 +180,8 @@ class Certificate:
         if self.trained is not None:
             lines.append(str(self.trained))
         first = {finding.probe.name: finding for finding in reversed(self.findings)}
-        return "\n".join([*lines, *(f"  {first[name]}" for name in holes if name in first)])
+        lines += [f"  {first[name]}" for name in holes if name in first]
+        return "\n".join([*lines, *([f"To close {'it' if len(holes) == 1 else 'them'}: {self._fix}"] if holes else [])])
 
     def _repr_markdown_(self) -> str:
         return listed(str(self))
@@ -242,11 +246,34 @@ class Certificate:
         first = {finding.probe.name: finding for finding in reversed(self.findings)}
         shown = "\n".join(f"  {first[name]}" for name in names if name in first)
         raise ConfigError(
-            f"the verifier rewards policies that do not do the task ({', '.join(names)}); training would find them. "
-            "Make it look at the calls, the answer and, where the tools tell it, the state together, for example "
-            "all_of(final_state(), required_calls(), answer_match()); or, where one of them is right, allow it by the "
-            f"option probes.allow, --set 'probes.allow=[\"{names[0]}\"]' on the command line.\n{shown}"
+            f"the verifier rewards policies that do not do the task ({', '.join(names)}); training would find them. To "
+            f"close the {plural(len(names), 'hole')}: {self._fix}\n{shown}"
         )
+
+    @property
+    def _fix(self) -> str:
+        """What to do about the holes."""
+        holes = self.holes
+        fixes = []
+        if not set(holes) <= {*_LISTS, GOLD.name}:
+            fixes.append(
+                "let the verifier look at the calls, the answer and, where the tools tell it, the state together, for "
+                "example all_of(final_state(), required_calls(), answer_match())"
+            )
+        if not _LISTS.isdisjoint(holes):
+            fixes.append(
+                "answer_match(other_values=0) refuses nearly all lists, and answers from a closed list are told apart "
+                "by expected.options of the tasks"
+            )
+        if GOLD.name in holes:
+            fixes.append("correct the demonstrations, what the tasks expect, or the verifier")
+        allowed = next((name for name in holes if name != GOLD.name), None)
+        if allowed is not None:
+            fixes.append(
+                f"where a probe does the task, allow it: --allow {allowed}, in a training --set "
+                f"'probes.allow=[\"{allowed}\"]'"
+            )
+        return "; ".join(fixes)
 
 
 def _short(text: str) -> str:

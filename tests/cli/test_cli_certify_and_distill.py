@@ -27,8 +27,10 @@ def tasks(desk):
 def test_certify_exits_with_3_and_shows_what_was_rewarded_for_nothing(tasks):
     found = toolbake("certify", "desk.py:tools", tasks, "--verifier", "easy.py:verify", "-q")
     assert found.exit_code == 3
-    assert "2 of them are holes: copies_prompt, every_value" in found.stdout
+    assert "on 2 tasks: 2 found a hole: copies_prompt, every_value" in found.stdout
     assert "asked: Where is order 4417?\n    calls: none\n    answer: Where, is, order, 4417" in found.stdout
+    assert "To close them: let the verifier look at the calls, the answer and" in found.stdout
+    assert "where a probe does the task, allow it: --allow copies_prompt" in found.stdout
     assert found.stderr == ""
     told = json.loads(toolbake("certify", "desk.py:tools", tasks, "--verifier", "easy.py:verify", "--json").stdout)
     assert told["tasks"] == 2
@@ -40,7 +42,7 @@ def test_certify_exits_with_0_where_nothing_was_rewarded_or_it_is_allowed(tasks)
     words = ("certify", "desk.py:tools", tasks, "--verifier")
     found = toolbake(*words, "expected", "--most-tasks", "1")
     assert found.exit_code == 0, found.stderr
-    assert "rollouts on 1 tasks: none is a hole" in found.stdout
+    assert "rollouts on 1 task: none found a hole" in found.stdout
     allowed = toolbake(*words, "easy.py:verify", "--allow", "copies_prompt", "--allow", "every_value", "-q")
     assert allowed.exit_code == 0
     assert "copies_prompt" in allowed.stdout

@@ -59,7 +59,7 @@ def test_no_probe_earns_anything_of_the_helpdesks_verifier() -> None:
     assert all(len(by_name[probe.name].scores) == 12 for probe in PROBES)
     assert sum(bool(one.scores) for one in by_name.values()) >= 28
     assert {record.call.name for r in certificate.rollouts for record in r.calls} == {t.name for t in Helpdesk().tools}
-    assert "none is a hole" in str(certificate)
+    assert "none found a hole" in str(certificate)
     certificate.require()
 
 
@@ -82,6 +82,8 @@ def test_a_broken_verifier_is_caught_and_the_rollout_is_shown(verifier: Any, amo
     for name in caught_by:
         assert f"{name} (" in str(raised.value)
     assert "answer:" in str(raised.value)
+    lists = {"every_candidate", "looks_up_and_lists", "hedges"} & set(certificate.holes)
+    assert ("answer_match(other_values=0) refuses nearly all lists" in str(raised.value)) == bool(lists)
     allowed = sdk.certify(Helpdesk(), tasks(tiers=("1",)), verifier, most_tasks=among, allow=certificate.holes)
     allowed.require()
     assert allowed.holds

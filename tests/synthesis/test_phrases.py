@@ -134,6 +134,25 @@ def test_answers_that_differ_are_not_called_guessable() -> None:
     assert "guessable" not in str(made)
 
 
+class Gate:
+    """Cars, and how long each has stood."""
+
+    def __init__(self) -> None:
+        self.cars = {f"K-{number}": {"hours": number % 9} for number in range(101, 120)}
+
+    def let_out(self, plate: str) -> int:
+        """Let a car leave; returns its hours."""
+        return int(self.cars.pop(plate)["hours"])
+
+
+def test_of_a_description_only_what_comes_before_a_semicolon_is_asked_for() -> None:
+    prompts = [str(task.prompt) for task in sdk.synthesize(ObjectTwin(Gate), 3, setups=[{}]).tasks]
+    assert prompts
+    for prompt in prompts:
+        assert "et a car leave, where the plate is K-" in prompt
+        assert "returns" not in prompt
+
+
 def test_phrases_belong_to_what_a_file_was_made_with(tmp_path: Any) -> None:
     path = tmp_path / "tasks.jsonl"
     sdk.synthesize(bank(), 2, setups=[{}], to=path, max_calls=1)

@@ -38,6 +38,7 @@ _OWN_FIELDS = ("calls", "answer", "reply")
 """Of a row, beside the fields of a task."""
 _UNBOUNDED = Limits(max_turns=10_000, max_calls=10_000, max_seconds=3600.0)
 _PATH = re.compile(r"\$(\d*)((?:\.[^.\[\]]+|\[\d+\])*)")
+_PATH_AS_ARGUMENT = re.compile(r"=\s*(\$[\w.\[\]]*)")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _LITERALS = {"true": True, "false": False, "null": None}
 _LONGEST_VALUE = 8
@@ -228,7 +229,11 @@ def _from_text(text: str) -> list[tuple[str, dict[str, Any]]]:
         return [(call.name, call.arguments) for call in read_calls(listed if isinstance(listed, list) else [listed])]
     try:
         lines = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except SyntaxError as error:
+        if path := _PATH_AS_ARGUMENT.search(text):
+            raise problem(f"arguments are values, and {path[1]} is a path; give what it stands for there") from None
+        raise problem(f"{error.msg} at {error.text and error.text[(error.offset or 1) - 1 :].strip()[:40]!r}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
         raise problem(str(error)) from None
     found = []
     for line in lines:

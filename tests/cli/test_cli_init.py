@@ -277,6 +277,18 @@ def test_tools_that_do_not_start_leave_no_project_behind(empty):
     assert not (empty / "deep").exists()
 
 
+def test_worlds_that_cannot_be_made_are_to_be_corrected_before_requests_are_written(empty):
+    (empty / "beds.py").write_text(
+        "import mcp_bridge\nfrom mcp.server.mcpserver import MCPServer\n\n"
+        "server = MCPServer('clinic', log_level='CRITICAL')\n"
+        "beds = mcp_bridge.worlds(server, make=lambda seed=0: {}[seed], state=lambda kept: kept)\n\n"
+        "@server.tool()\ndef count_beds() -> int:\n    return len(beds())\n\nserver.run()\n"
+    )
+    said = init("clinic", "--mcp", "beds.py")
+    assert "the function make= of worlds raised KeyError with the setup {'seed': 1}: 1" in said
+    assert "correct that first (toolbake doctor looks at worlds)" in said
+
+
 def test_of_a_clients_file_the_servers_alone_are_copied_and_nobody_else_may_read_them(empty):
     file = empty / "client.json"
     file.write_text(json.dumps({"primaryApiKey": "sk-hidden", "mcpServers": {"one": {"command": "no-such-program"}}}))

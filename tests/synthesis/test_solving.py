@@ -85,6 +85,8 @@ def test_an_answer_that_is_read_as_a_list_needs_all_its_items(free: list[str], e
         ("get_order(order_id=open('/etc/passwd').read())", None, "an argument of get_order is not a number"),
         ("__import__('os').system('true')", None, "line 1 is not a call"),
         ("get_order(order_id=", None, "cannot be read as calls"),
+        ("get_order(order_id='4256') now", None, "invalid syntax at 'now'; write for example"),
+        ("get_order(order_id=$1.id)", None, r"arguments are values, and \$1\.id is a path; give what it stands for"),
         ([], None, "there are no calls"),
         ([7], None, "7 is not a call; write for example"),
     ],

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mcp_bridge.errors import BridgeError
+
 from ...errors import ConfigError
 from ..failing import clean_errors
 from ..options import Debug
@@ -158,7 +160,8 @@ def _tasks(tools: ProjectTools, folder: Path, progress: Progress) -> tuple[list[
         try:
             made = synthesize(source, _WANTED, setups=setups, max_calls=2, progress=progress)
         except ConfigError as error:
-            problems.append(str(error))
+            broken = isinstance(error.__cause__, BridgeError)
+            problems.append(f"{error}; correct that first (toolbake doctor looks at worlds)" if broken else str(error))
             continue
         if len(made.tasks) < _WANTED:
             return list(made.tasks), "\n".join(str(made).splitlines()[bool(made.tasks) :])

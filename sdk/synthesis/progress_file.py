@@ -62,7 +62,7 @@ class ProgressFile:
             raise ConfigError(
                 f"{path} exists already, and {work.name} is not beside it; give another path, or remove it"
             )
-        self._lock = RunLock(path.with_name(f".{path.name}.lock"), removed=True)
+        self._lock = RunLock(path.with_name(f".{path.name}.lock"), file=path)
         self._journal = Journal(work)
         try:
             self._journal.cut_torn_line()

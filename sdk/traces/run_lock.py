@@ -21,13 +21,16 @@ class RunLock:
 
     The operating system lets go of the lock when a process dies, so a stale one cannot keep a run from
     going on; the process id in the file is there to be named in the error. The file stays where it is, or is removed
-    at the end (`removed`), while the lock is held: whoever locks it then finds that it has no name any more, and takes
+    at the end, while the lock is held: whoever locks it then finds that it has no name any more, and takes
     the one of that name.
     """
 
-    def __init__(self, path: Path, *, removed: bool = False) -> None:
-        """Raises `RunFolderError` when another process, or this one, writes the run."""
-        self._path, self._removed = path, removed
+    def __init__(self, path: Path, *, file: Path | None = None) -> None:
+        """Raises `RunFolderError` when another process, or this one, writes the run.
+
+        `file`: what is written, if not the folder of `path`; then the lock is removed at the end.
+        """
+        self._path, self._removed, self._guarded = path, file is not None, file or path.parent
         self._lock(path)
         while os.fstat(self._fd).st_nlink == 0:
             self._finalizer()
@@ -48,7 +51,8 @@ class RunLock:
             holder = self._holder()
             self._finalizer()
             raise RunFolderError(
-                f"{path.parent} is being written by {holder}; wait for it to end, or choose another output_dir"
+                f"{self._guarded} is being written by {holder}; wait for it to end, or choose another "
+                f"{'file' if self._removed else 'output_dir'}"
             ) from error
         except OSError as error:
             self._finalizer()
@@ -56,7 +60,7 @@ class RunLock:
 
     def _take_over(self, path: Path) -> None:
         if os.fstat(self._fd).st_size:
-            log.warning("%s: %s exited without closing the run; its lock is taken over", path.parent, self._holder())
+            log.warning("%s: %s ended without closing it; its lock is taken over", self._guarded, self._holder())
         try:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)

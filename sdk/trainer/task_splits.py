@@ -93,7 +93,8 @@ def settle(config: TrainConfig, tasks: ThreeWaySplit) -> tuple[TrainConfig, list
     size = min(config.grpo.prompts_per_step, _first_to_choose_from(train, config))
     if config.grpo.max_steps and size < config.grpo.prompts_per_step and not _step_is_set(config):
         settled["grpo.prompts_per_step"] = size
-        lines.append(f"{size} tasks in a step: there are no more to begin with (grpo.prompts_per_step)")
+        wanted = config.grpo.prompts_per_step
+        lines.append(f"{size} tasks in a step, not {wanted}: there are no more to begin with (grpo.prompts_per_step)")
     options = config.changed(settled)
     return options.changed({"batching.micro_batches": options.parts}), lines
 
@@ -128,13 +129,13 @@ def _few_families(tasks: ThreeWaySplit) -> list[str]:
     elif _points(held) < 50:
         known = f"success is known within {_points(held)} points at worst"
     else:
-        known = "nothing certain is known of success at worst"
+        known = "success may be anything at worst"
     total = len({task.family for side in tasks for task in side})
     return [
         f"few families: {counted(tasks.heldout, 'held-out task')} (of {total}). Intervals count families, so {known}; "
-        f"{_FEW_FAMILIES} held-out families would do for "
-        f"{_points(_FEW_FAMILIES)} points, 30 for {_points(30)}, 100 for {_points(100)}. Give every wording, entity or "
-        "combination a family of its own, or raise evaluation.heldout"
+        f"with {_FEW_FAMILIES} held-out families it would be known within {_points(_FEW_FAMILIES)} points, with 30 "
+        f"within {_points(30)}, with 100 within {_points(100)}. Give every wording, entity or combination a family of "
+        "its own, or raise evaluation.heldout"
     ]
 
 

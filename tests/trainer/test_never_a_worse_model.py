@@ -329,7 +329,7 @@ def test_functions_ten_strings_and_a_lambda_train_to_the_end(tiny_model_dir: Pat
     assert list(run.report.conditions)[:3] == ["untrained", "after warm start", "after GRPO"]
     said = "\n".join(heard.lines)
     assert f"demonstrations found: {len(train)} for {counted(train)} ({len(train)} of 1 call)" in said
-    assert f"{len(train)} tasks in a step: there are no more to begin with" in said
+    assert f"{len(train)} tasks in a step, not 8: there are no more to begin with" in said
     options = RunFolder.open_to_read(run.run_dir).config["train"]
     assert options["warm_start"]["max_steps"] == 10
     assert options["grpo"]["prompts_per_step"] == len(train)

@@ -53,7 +53,8 @@ class Comparison:
         """Tasks, one file for each recipe, and the published verdicts."""
         office = (sys.executable, OFFICE / "workbench.py")
         self.run("tasks", *office, "tasks", self.workbench, "--to", self.folder / "tasks")
-        self.run("verdicts", *office, "verdicts", self.workbench, "--to", self.folder / "verdicts")
+        if not (self.folder / "verdicts").exists():
+            self.run("verdicts", *office, "verdicts", self.workbench, "--to", self.folder / "verdicts")
         for recipe, (files, _) in RECIPES.items():
             rows = "".join((self.folder / "tasks" / f"{file}.jsonl").read_text() for file in files)
             (self.folder / "tasks" / f"{recipe}.jsonl").write_text(rows)

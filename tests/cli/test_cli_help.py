@@ -126,14 +126,28 @@ def test_help_loads_nothing_heavy(words):
     assert done.stderr == ""
 
 
-def test_help_takes_less_than_half_a_second_of_work():
-    def cost() -> float:
+SMALL = """
+import typer
+app = typer.Typer()
+@app.command()
+def one(number: int = 1): "One."
+@app.command()
+def two(number: int = 1): "Two."
+app(["--help"])
+"""
+
+
+def test_help_costs_little_more_than_that_of_the_smallest_program():
+    """Processor time, of which no machine has the same: 1.8 times as much, where torch alone would be 20 times."""
+
+    def cost(*words: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-m", "sdk.cli", "--help"], stdout=subprocess.DEVNULL, check=True)
+        subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    assert min(cost() for _ in range(3)) < 0.5
+    pairs = [(cost("-m", "sdk.cli", "--help"), cost("-c", SMALL)) for _ in range(3)]
+    assert min(ours for ours, _ in pairs) < 3 * min(smallest for _, smallest in pairs)
 
 
 def test_the_installed_script_and_the_module_are_the_same_command():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import logging
 import re
@@ -15,7 +16,7 @@ from mcp_bridge import Toolset
 from sandboxes.changes import diff
 
 from ..connecting import connect
-from ..errors import ConfigError
+from ..errors import ConfigError, PolicyFailure
 from ..policies.scripted import ScriptedAgent
 from ..progress import Progress, Silent
 from ..records import Message, Rollout, Task, ToolCall
@@ -32,13 +33,16 @@ log = logging.getLogger(__name__)
 
 Calls = str | Sequence[Any]
 """`"book(room='2', person='Ann')"`, several on lines of their own or with `;` between them; or a list of such texts, of
-pairs `("book", {"room": "2"})` and of mappings `{"name": "book", "arguments": {"room": "2"}}`."""
+pairs `("book", {"room": "2"})` and of mappings `{"name": "book", "arguments": {"room": "2"}}`. An argument may be read
+from the result of an earlier call: `"find_room(seats=4); book(room=$1.name, person='Ann')"`."""
 
 _OWN_FIELDS = ("calls", "answer", "reply")
 """Of a row, beside the fields of a task."""
 _UNBOUNDED = Limits(max_turns=10_000, max_calls=10_000, max_seconds=3600.0)
 _PATH = re.compile(r"\$(\d*)((?:\.[^.\[\]]+|\[\d+\])*)")
-_PATH_AS_ARGUMENT = re.compile(r"=\s*(\$[\w.\[\]]*)")
+_REFERENCE = re.compile(r"\$\d+(?:\.[^\W\d][^.\[\]]*|\[\d+\])(?:\.[^.\[\]]+|\[\d+\])*")
+"""An argument that is read from a result. `$1.50` and `$5` are prices."""
+_BARE_REFERENCE = re.compile(r"=\s*(\$\d+[\w.\[\]]*)")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _LITERALS = {"true": True, "false": False, "null": None}
 _LONGEST_VALUE = 8
@@ -135,9 +139,8 @@ async def _solved(
         warn(_of_shared(shared))
     plays = []
     for number, draft in enumerate(drafts):
-        script = [*(Message(role="assistant", tool_calls=[call]) for call in draft.calls), Message(role="assistant")]
         job = Job(id=f"solve/{number}", task=draft.task, seed=0)
-        plays.append((job, ScriptedAgent(script, name="solution")))
+        plays.append((job, ScriptedAgent(functools.partial(_next, draft.calls), name="solution")))
     context = RunContext(tools=source, verifier=None, limits=_UNBOUNDED, concurrency=_CONCURRENCY)
     with progress.track("solving", len(plays)) as step:
         played = await play_scripts(plays, context, step)
@@ -155,6 +158,26 @@ async def _solved(
     return found
 
 
+def _next(calls: Sequence[ToolCall], messages: Sequence[Message], seed: int) -> Message:  # noqa: ARG001
+    """The turn of the solution after `messages`. Raises `PolicyFailure` for an argument that no result has."""
+    results = [_value(None, message.content) for message in messages if message.role == "tool"]
+    if len(results) == len(calls):
+        return Message(role="assistant")
+    call = calls[len(results)]
+    try:
+        arguments = {name: _filled(value, results) for name, value in call.arguments.items()}
+    except ConfigError as error:  # of this task alone
+        raise PolicyFailure(str(error)) from None
+    return Message(role="assistant", tool_calls=[call.model_copy(update={"arguments": arguments})])
+
+
+def _filled(value: Any, results: Sequence[Any]) -> Any:
+    """An argument, or what it names of the results so far."""
+    if isinstance(value, str) and _REFERENCE.fullmatch(value):
+        return _at(value, results, "argument")
+    return value
+
+
 def _of_shared(tools: Mapping[str, str]) -> str:
     """What it means that calls reach a state that no task has to itself. `tools`: each with what it may change."""
     named = "; ".join(f"{tool} ({why})" for tool, why in tools.items())
@@ -167,12 +190,12 @@ def _of_shared(tools: Mapping[str, str]) -> str:
 
 def _whole(draft: _Draft, rollout: Rollout) -> Task:
     """The task with what its calls brought about."""
-    if rollout.failure is not None:
-        raise ConfigError(f"the calls could not be played: {rollout.failure.message}")
     for record in rollout.calls:
         if record.result.is_error:
             said = record.result.text[:300].rstrip(" .\n")
             raise ConfigError(f"{_written(record.call)} is refused: {said}; correct the call, or the task's setup")
+    if rollout.failure is not None:
+        raise ConfigError(f"the calls could not be played: {rollout.failure.message}")
     expected: dict[str, Any] = {**draft.task.expected}
     changes = None
     if rollout.initial_state is not None and rollout.final_state is not None:
@@ -184,9 +207,10 @@ def _whole(draft: _Draft, rollout: Rollout) -> Task:
         expected["answer"] = draft.answer
     elif "answer" not in expected and changes in (None, []):
         expected["answer"] = _only_value(results)
-    expected["calls"] = [{"name": call.name, "arguments": call.arguments} for call in draft.calls]
+    calls = [record.call for record in rollout.calls]
+    expected["calls"] = [{"name": call.name, "arguments": call.arguments} for call in calls]
     reply = draft.reply or (_said(expected["answer"]) if "answer" in expected else "Done.")
-    messages = [Message(role="assistant", tool_calls=[call]) for call in draft.calls]
+    messages = [Message(role="assistant", tool_calls=[call]) for call in calls]
     demonstration = [*messages, Message(role="assistant", content=reply)]
     return draft.task.model_copy(update={"expected": expected, "demonstration": demonstration})
 
@@ -228,10 +252,11 @@ def _from_text(text: str) -> list[tuple[str, dict[str, Any]]]:
             raise problem(f"it is not valid JSON: {error}") from None
         return [(call.name, call.arguments) for call in read_calls(listed if isinstance(listed, list) else [listed])]
     try:
-        lines = ast.parse(text.strip()).body
+        try:
+            lines = ast.parse(text.strip()).body
+        except SyntaxError:
+            lines = ast.parse(_BARE_REFERENCE.sub(r"='\1'", text.strip())).body
     except SyntaxError as error:
-        if path := _PATH_AS_ARGUMENT.search(text):
-            raise problem(f"arguments are values, and {path[1]} is a path; give what it stands for there") from None
         raise problem(f"{error.msg} at {error.text and error.text[(error.offset or 1) - 1 :].strip()[:40]!r}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise problem(str(error)) from None
@@ -283,14 +308,15 @@ def _value(structured: Any, text: str) -> Any:
         return text
 
 
-def _at(path: str, results: Sequence[Any]) -> Any:
-    """What `$.price` or `$2.rooms[0]` names."""
+def _at(path: str, results: Sequence[Any], what: str = "answer") -> Any:
+    """What `$.price` or `$2.rooms[0]` names. `what`: where it is written, for errors."""
     found = _PATH.fullmatch(path)
     if found is None:
-        raise ConfigError(f"the answer {path!r} is not a path; write for example $.price or $1.rooms[0].name")
+        raise ConfigError(f"the {what} {path!r} is not a path; write for example $.price or $1.rooms[0].name")
     number = int(found[1]) if found[1] else len(results)
     if not 1 <= number <= len(results):
-        raise ConfigError(f"the answer {path!r} names call {number}; there are {len(results)}, counted from 1")
+        there = f"there are {len(results)}" + (" before it" if what == "argument" else "")
+        raise ConfigError(f"the {what} {path!r} names call {number}; {there}, counted from 1")
     value = results[number - 1]
     for key, place in _STEP.findall(found[2]):
         try:
@@ -298,7 +324,7 @@ def _at(path: str, results: Sequence[Any]) -> Any:
         except (KeyError, IndexError, TypeError):
             leaves = ", ".join(_leaves(results[number - 1], f"${number}"))
             raise ConfigError(
-                f"the answer {path!r} is not in the result of call {number}, which has {leaves}"
+                f"the {what} {path!r} is not in the result of call {number}, which has {leaves}"
             ) from None
     return value
 

@@ -60,6 +60,25 @@ def test_a_solved_order_has_the_changes_of_the_world_and_no_answer() -> None:
     assert (task.tags, task.family, task.setup) == ({"kind": "address"}, "address/1", SETUP)
 
 
+@pytest.mark.parametrize(
+    "calls", ["find(space='3A'); leave(plate=$1.plate)", [("find", {"space": "3A"}), ("leave", {"plate": "$1.plate"})]]
+)
+def test_an_argument_is_read_from_the_result_of_an_earlier_call(calls: Any) -> None:
+    def find(space: str) -> dict[str, str]:
+        return {"plate": f"B-{space}"}
+
+    def leave(plate: str, paid: str = "$1.50") -> dict[str, str]:
+        return {"left": plate, "paid": paid}
+
+    task = sdk.solve([find, leave], "The car in 3A wants to leave. Which one is it?", calls, answer="$.left")
+    assert task.expected["answer"] == "B-3A"
+    assert task.expected["calls"][1] == {"name": "leave", "arguments": {"plate": "B-3A"}}
+    assert task.demonstration is not None
+    assert task.demonstration[1].tool_calls[0].arguments == {"plate": "B-3A"}
+    priced = sdk.solve(leave, "Pay.", "leave(plate='$7', paid='$1.50')", answer="$.paid")
+    assert priced.expected["answer"] == "$1.50"
+
+
 @pytest.mark.parametrize(("free", "expected"), [(["1A", "2B"], {"all": ["1A", "2B"]}), (["1A"], "1A")])
 def test_an_answer_that_is_read_as_a_list_needs_all_its_items(free: list[str], expected: Any) -> None:
     def free_spaces() -> list[str]:
@@ -86,7 +105,13 @@ def test_an_answer_that_is_read_as_a_list_needs_all_its_items(free: list[str], e
         ("__import__('os').system('true')", None, "line 1 is not a call"),
         ("get_order(order_id=", None, "cannot be read as calls"),
         ("get_order(order_id='4256') now", None, "invalid syntax at 'now'; write for example"),
-        ("get_order(order_id=$1.id)", None, r"arguments are values, and \$1\.id is a path; give what it stands for"),
+        ("get_order(order_id=$1.id)", None, r"the argument '\$1\.id' names call 1; there are 0 before it"),
+        (
+            "get_order(order_id='4256'); get_order(order_id=$1.price)",
+            None,
+            r"the argument '\$1\.price' is not in the result of call 1, which has .*\$1\.status",
+        ),
+        ("get_order(order_id='0'); get_order(order_id=$1.id)", None, r"get_order\(order_id='0'\) is refused"),
         ([], None, "there are no calls"),
         ([7], None, "7 is not a call; write for example"),
     ],

@@ -267,7 +267,7 @@ async def test_a_tool_that_hangs_costs_little_more_than_one_call_of_it(
     parcels = mcp_bridge.worlds(server, make=Parcels, state=Parcels.tables)
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
-    def get_parcel(parcel_id: str) -> dict[str, str | int]:
+    async def get_parcel(parcel_id: str) -> dict[str, str | int]:  # in no thread, for which no clock that jumps waits
         """Read a parcel."""
         return parcels().parcels[parcel_id]
 

@@ -109,13 +109,16 @@ def keep_aside(
     most = len(tasks) // 4
     wanted = min(max(math.ceil(_SHARE_ASIDE * len(tasks)), _LEAST_ASIDE), _MOST_ASIDE, most)
     rest, kinds_of = list(tasks), _kinds(tasks)
+    kinds_left = Counter(kind for task in tasks for kind in kinds_of(task))
     for unit in _units(tasks, f"{seed} aside"):
         if len(tasks) - len(rest) >= wanted:
             break
         without = [task for task in rest if task.id not in unit]
-        lost = set().union(*map(kinds_of, rest)) - set().union(*map(kinds_of, without))
+        taken = Counter(kind for task in rest if task.id in unit for kind in kinds_of(task))
+        lost = any(kinds_left[kind] == count for kind, count in taken.items())
         if len(tasks) - len(without) <= most and not lost and enough(without):
             rest = without
+            kinds_left -= taken
     left = {task.id for task in rest}
     return rest, [task for task in tasks if task.id not in left]
 

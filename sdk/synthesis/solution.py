@@ -160,7 +160,7 @@ async def _solved(
 
 def _next(calls: Sequence[ToolCall], messages: Sequence[Message], seed: int) -> Message:  # noqa: ARG001
     """The turn of the solution after `messages`. Raises `PolicyFailure` for an argument that no result has."""
-    results = [_value(None, message.content) for message in messages if message.role == "tool"]
+    results = [_as_read(message.content) for message in messages if message.role == "tool"]
     if len(results) == len(calls):
         return Message(role="assistant")
     call = calls[len(results)]
@@ -308,6 +308,21 @@ def _value(structured: Any, text: str) -> Any:
         return text
 
 
+def _as_read(text: str) -> Any:
+    """A result of which the text alone is known. MCP writes the items of a list one after the other."""
+    items, end, decoder = [], 0, json.JSONDecoder()
+    while rest := text[end:].lstrip():
+        try:
+            item, length = decoder.raw_decode(rest)
+        except ValueError:
+            return text
+        items.append(item)
+        end = len(text) - len(rest) + length
+    if len(items) == 1:
+        return items[0]
+    return items if items and all(isinstance(item, dict) for item in items) else text
+
+
 def _at(path: str, results: Sequence[Any], what: str = "answer") -> Any:
     """What `$.price` or `$2.rooms[0]` names. `what`: where it is written, for errors."""
     found = _PATH.fullmatch(path)
@@ -320,6 +335,8 @@ def _at(path: str, results: Sequence[Any], what: str = "answer") -> Any:
     value = results[number - 1]
     for key, place in _STEP.findall(found[2]):
         try:
+            if isinstance(value, str):
+                raise TypeError("a text has no parts")
             value = value[key] if key else value[int(place)]
         except (KeyError, IndexError, TypeError):
             leaves = ", ".join(_leaves(results[number - 1], f"${number}"))

@@ -79,6 +79,31 @@ def test_an_argument_is_read_from_the_result_of_an_earlier_call(calls: Any) -> N
     assert priced.expected["answer"] == "$1.50"
 
 
+def test_an_argument_is_read_from_a_list_of_an_mcp_server_and_never_from_the_letters_of_a_text() -> None:
+    server = MCPServer("rooms", log_level="ERROR")
+
+    @server.tool()
+    def rooms() -> list[dict[str, str]]:
+        """All rooms."""
+        return [{"name": "Oak"}, {"name": "Elm"}]
+
+    @server.tool()
+    def people() -> list[str]:
+        """All people."""
+        return ["Anna", "Bob"]
+
+    @server.tool()
+    def book(room: str) -> str:
+        """Book a room."""
+        return room
+
+    task = sdk.solve(server, "Book the second room.", "rooms(); book(room=$1[1].name)", answer="$")
+    assert task.expected["answer"] == "Elm"
+    assert sdk.solve(server, "Who is second?", "people()", answer="$[1]").expected["answer"] == "Bob"
+    with pytest.raises(sdk.ConfigError, match=r"the argument '\$1\[1\]' is not in the result of call 1, which has \$1"):
+        sdk.solve(server, "Book for the second.", "people(); book(room=$1[1])", answer="$")
+
+
 @pytest.mark.parametrize(("free", "expected"), [(["1A", "2B"], {"all": ["1A", "2B"]}), (["1A"], "1A")])
 def test_an_answer_that_is_read_as_a_list_needs_all_its_items(free: list[str], expected: Any) -> None:
     def free_spaces() -> list[str]:

@@ -166,6 +166,6 @@ def users_frame(error: BaseException) -> FrameSummary | None:
 
 
 def users_line(error: BaseException) -> str:
-    """`users_frame` as it stands after a message: ` (verify.py:7)`; empty where there is none."""
+    """`users_frame` as the end of a message: ` (verify.py:7)`; empty where there is none."""
     frame = users_frame(error)
     return f" ({frame.filename}:{frame.lineno})" if frame is not None else ""

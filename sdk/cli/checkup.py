@@ -47,8 +47,8 @@ class Advice:
     level: Level
     found: str
     do: str = ""
-    """What to do about it, with the command or the option. `{TOOLS}`, `{TASKS}` and `{VERIFIER}` stand for what doctor
-    was given."""
+    """What to do about it, with the command or the option. `toolbake doctor` fills in `{TOOLS}`, `{TASKS}` and
+    `{VERIFIER}`."""
     worth: int = 50
     """The order among what is to be done: the lowest first."""
 

@@ -398,15 +398,7 @@ def report_of(
         faults=faults,
     )
     if further:
-        from .report_text import percent
-
-        rates = {
-            place: {name: success_by_task(found[name], threshold) for name in names} for place, found in by_run.items()
-        }
-        each = {
-            place: {name: percent(float(sum(of.values())) / len(of) if of else None) for name, of in found.items()}
-            for place, found in rates.items()
-        }
+        each = {place: {name: _share(found[name], threshold) for name in names} for place, found in by_run.items()}
         return report.model_copy(update={"run": earlier.run | {"runs": each}})
     served = earlier.served
     if served is not None and served.condition is not None:
@@ -429,6 +421,13 @@ def _finished(path: Path) -> tuple[RunFolder, Mapping[str, Any], Report]:
 def _rollouts_of(folder: RunFolder, stage: str, run: str) -> list[Rollout]:
     """Without their token rows, which no figure needs."""
     return [one.model_copy(update={"rows": [], "id": _id_in(run, one.id)}) for one in folder.iter_rollouts(stage)]
+
+
+def _share(rollouts: Iterable[Rollout], threshold: float) -> str:
+    from .report_text import percent
+
+    rates = success_by_task(rollouts, threshold).values()
+    return percent(float(sum(rates)) / len(rates) if rates else None)
 
 
 def _id_in(run: str, rollout: str) -> str:

@@ -25,3 +25,10 @@ def verify(rollout: sdk.Rollout) -> sdk.Verdict:
     parts["answer"] = float(right)
     reason = f"the answer is {'right' if right else 'wrong'}, the source {'right' if cited == wanted else 'wrong'}"
     return sdk.Verdict(score=float(right and cited == wanted), components=parts, explanation=reason)
+
+
+def answer_alone(rollout: sdk.Rollout) -> sdk.Verdict:
+    """A question by heart: 1 for the right answer, else 0."""
+    gold = rollout.task.expected["answer"]
+    right = rollout.answer.strip().strip(".").lower() == gold
+    return sdk.Verdict(score=float(right), explanation=f"the answer is {'right' if right else 'wrong'}")

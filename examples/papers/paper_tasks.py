@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from library import Paper, load_papers
-from papers import MOST_FOUND, Papers
+from papers import BY_HEART, MOST_FOUND, Papers
 
 MOST_QUESTIONS = {"train": 120, "heldout": 60}
 MOST_SETS = {"train": 80, "heldout": 40}
@@ -21,12 +21,23 @@ QUESTIONS = {
         "{asks} Name the study.",
         "Tell me with a reference: {asks}",
         "Look it up for me. {asks}",
+        "{asks} Answer, and note where it is from.",
+        "My question is this: {asks} Name your source.",
+        "Search for an answer: {asks}",
+        "{asks} I have to cite it.",
+        "Is it known? {asks}",
     ),
     "heldout": (
         "What does the literature say: {asks}",
         "Find the paper and answer: {asks}",
         "{asks} Who found out?",
         "A patient asks: {asks} On what do you base it?",
+        "{asks} Give me the evidence too.",
+        "A colleague wants to know: {asks}",
+        "Check this for me, with the study: {asks}",
+        "{asks} Which paper settles it?",
+        "I am writing a report. {asks}",
+        "For the seminar tomorrow: {asks} Tell me where you read it.",
     ),
 }
 SETS = {
@@ -36,20 +47,34 @@ SETS = {
         "Collect the {year} papers with the topic {topic}.",
         "{topic}: what was published in {year}?",
         "For a review I need the studies of {year} on {topic}.",
+        "Note all papers about {topic} from the year {year}.",
+        "{year}, {topic}: cite what there is.",
+        "Who wrote about {topic} in {year}? Cite each paper.",
+        "Make a list of sources: {topic}, {year}.",
+        "Cite the work on {topic} that appeared in {year}.",
     ),
     "heldout": (
         "I want all that was published in {year} about {topic}.",
         "List the literature on {topic} from {year}.",
         "What did people write about {topic} in {year}?",
         "Give me the {year} references for {topic}.",
+        "My thesis has a chapter on {topic}. What came out in {year}?",
+        "Everything from {year} that deals with {topic}, please.",
+        "{topic} in the year {year}: which papers?",
+        "Put together a bibliography of {topic} for {year}.",
+        "Which {year} articles have {topic} as a topic?",
+        "I have to read up on {topic}. Start with {year}.",
     ),
 }
 _COMMON = 0.02
 """A word in a larger share of the questions says nothing of a paper."""
 
 
-def make_tasks(folder: str | None = None) -> list[dict[str, Any]]:
-    """Training and held-out tasks, about other papers and topics in other words. `folder`: see `load_papers`."""
+def make_tasks(folder: str | None = None, *, by_heart: bool = False) -> list[dict[str, Any]]:
+    """Training and held-out tasks, about other papers and topics in other words. `folder`: see `load_papers`.
+
+    `by_heart`: the same questions in a world without papers, whose only tool is `finish`. No task there asks for a set.
+    """
     papers, library, chance = load_papers(folder), Papers(folder), Random("paper tasks")
     tasks: list[dict[str, Any]] = []
     rare = _rare_words(papers)
@@ -64,7 +89,14 @@ def make_tasks(folder: str | None = None) -> list[dict[str, Any]]:
         mine = chance.sample(keys := [key for key in sorted(sets) if of[key[0]] == split], len(keys))
         shown = [(topic, year) for topic, year in mine if _finds(library, f"{topic} {year}", sets[topic, year])]
         tasks += [_set(topic, year, sets[topic, year], split, chance) for topic, year in shown[: MOST_SETS[split]]]
-    return tasks
+    return [_without_papers(task) for task in tasks if task["tags"]["kind"] == "question"] if by_heart else tasks
+
+
+def _without_papers(question: dict[str, Any]) -> dict[str, Any]:
+    task = {**question, "setup": {"scenario": BY_HEART}, "expected": {"answer": question["expected"]["answer"]}}
+    if "demonstration" in task:
+        task["demonstration"] = task["demonstration"][-1:]
+    return task
 
 
 def _finds(library: Papers, query: str, wanted: Sequence[str]) -> bool:

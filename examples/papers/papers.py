@@ -1,13 +1,16 @@
-"""A library of papers as an MCP server, and tasks about it. FOLDER is PubMedQA's; without it, a small set is made.
+"""A library of papers as an MCP server, and tasks about it.
+
+FOLDER is PubMedQA's `data`. The default is the value of PUBMEDQA; where that is not set either, a small set is made.
 
 python examples/papers/papers.py serve [FOLDER]
-python examples/papers/papers.py tasks [FOLDER] --to tasks.jsonl
+python examples/papers/papers.py tasks [FOLDER] --to tasks.jsonl [--by-heart]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sqlite3
 import sys
@@ -126,12 +129,15 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, says in (("serve", "one MCP server over stdio"), ("tasks", "a file of tasks")):
         command = commands.add_parser(name, help=says)
-        command.add_argument("folder", nargs="?", metavar="FOLDER", help=f"with PubMedQA's {Path('ori_pqal.json')}")
+        # `tasks` and the server that mcp.json starts must have the same papers.
+        command.add_argument("folder", nargs="?", metavar="FOLDER", default=os.environ.get("PUBMEDQA", ""),
+                             help="with PubMedQA's ori_pqal.json; the default is the value of PUBMEDQA")  # fmt: skip
         if name == "tasks":
             command.add_argument("--to", type=Path, required=True, metavar="FILE")
+            command.add_argument("--by-heart", action="store_true", help="the questions alone, without any papers")
     chosen = parser.parse_args()
     try:
-        load_papers(chosen.folder or None)
+        papers = load_papers(chosen.folder or None)
     except (OSError, ValueError) as error:
         parser.exit(2, f"error: {error}\n")
     if chosen.command == "serve":
@@ -139,7 +145,8 @@ def main() -> int:
         return 0
     from paper_tasks import make_tasks
 
-    tasks = make_tasks(chosen.folder or None)
+    print(f"{len(papers)} papers: {chosen.folder or 'made from a seed; set PUBMEDQA for the real ones'}")
+    tasks = make_tasks(chosen.folder or None, by_heart=chosen.by_heart)
     chosen.to.parent.mkdir(parents=True, exist_ok=True)
     chosen.to.write_text("".join(json.dumps(task, ensure_ascii=False) + "\n" for task in tasks), encoding="utf-8")
     for split in ("train", "heldout"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ sys.path.insert(0, str(EXAMPLE))
 
 import compacting  # noqa: E402
 from library import load_papers  # noqa: E402
-from paper_outcome import verify  # noqa: E402
+from paper_outcome import answer_alone, verify  # noqa: E402
 from paper_tasks import make_tasks  # noqa: E402
 from papers import BY_HEART, Papers  # noqa: E402
 
@@ -69,8 +70,26 @@ def test_a_right_answer_without_its_source_earns_nothing_and_half_a_set_earns_it
     assert play(papers, ScriptedAgent([*one[:1], "done"])).verdict.score == 0  # type: ignore[union-attr]
 
 
-def test_without_a_library_there_is_the_answer_alone() -> None:
+def test_by_heart_there_is_the_answer_alone(tasks: list[sdk.Task]) -> None:
+    alone = [sdk.Task.model_validate(task) for task in make_tasks(by_heart=True)]
+    assert [task.id for task in alone] == [task.id for task in tasks if task.tags["kind"] == "question"]
+    task = next(task for task in alone if task.demonstration)
+    for script, score in ((replay_demonstration(task), 1), (ScriptedAgent(["perhaps"]), 0)):
+        rollout = sdk.rollout(Papers(), task, model=script, verifier=answer_alone, limits=LIMITS)
+        assert rollout.verdict is not None, rollout.failure
+        assert rollout.verdict.score == score
     assert [tool.name for tool in Papers(scenario=BY_HEART).tools] == ["finish"]
+
+
+def test_tasks_and_the_server_read_the_same_papers(tmp_path: Path) -> None:
+    paper = {"QUESTION": "Does tea help?", "CONTEXTS": ["Yes."], "MESHES": [], "YEAR": "2009", "final_decision": "yes"}
+    (tmp_path / "ori_pqal.json").write_text(json.dumps({"77": paper, "78": paper}))
+    command = [sys.executable, str(EXAMPLE / "papers.py"), "tasks", "--to", str(tmp_path / "tasks.jsonl")]
+    environment = {**os.environ, "PUBMEDQA": str(tmp_path)}
+    said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert "2 papers" in said.stdout
+    prompts = [json.loads(line)["prompt"] for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]
+    assert any("Does tea help?" in prompt for prompt in prompts)
 
 
 def test_a_paper_that_was_not_cited_is_closed_and_the_history_goes_on_in_another_row(tasks: list[sdk.Task]) -> None:

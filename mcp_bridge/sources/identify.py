@@ -9,6 +9,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -107,6 +108,12 @@ def _from_object(source: Any) -> Spec:
     if callable(source):
         factory = _as_factory(source, server_types)
         return factory if factory is not None else FunctionSpec(source)
+    if isinstance(source, ModuleType):
+        raise SourceError(
+            f"the source is the module {source.__name__}; give each rollout variables of its own with "
+            f"sandboxes.objects.ObjectTwin({source.__name__}) (docs/sandboxes.md), or its functions, whose calls are "
+            f"real. {ACCEPTED}"
+        )
     kind = type(source)
     is_users = kind.__module__ != "builtins" and not hasattr(kind, "open_world")
     fix = f"; {_instead_of(kind, server_types)}" if is_users else ""

@@ -10,6 +10,7 @@ import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import ModuleType
 from typing import Any, Self
 
 from mcp_bridge.errors import SourceError, ToolFailure
@@ -19,6 +20,7 @@ from mcp_bridge.sources.functions import FunctionTool
 from ..changes import State
 from ..sandbox import InvalidArguments, Refused, Sandbox, SetupError
 from .json_form import NoForm, as_json, public_attributes
+from .module_world import is_module_world, module_world
 
 _NEVER_DELIBERATE = (AssertionError, NotImplementedError)
 
@@ -210,6 +212,10 @@ class ObjectTwin(Sandbox):
     class, any function that returns the object, or an object to begin with a copy of. Several objects in one world:
     `ObjectTwin({"shop": Shop, "bank": lambda: Bank("EUR")})`.
 
+    `ObjectTwin(shop)` of a module that was imported: its functions are the tools, and its variables, as they are now,
+    are what each world has a copy of. Its calls run one at a time. What a function changes elsewhere, in another module
+    or outside the process, all worlds share.
+
     Options, all by name:
 
     - `load(object, seed, scenario)` fills the new object (a dict of them where there are several), and may return the
@@ -218,7 +224,7 @@ class ObjectTwin(Sandbox):
       say it well; then arguments come as the JSON that they are.
     - `reads`: methods that change nothing. They need no copy of the object, and say so to clients.
     - `refusals`: exceptions that tell the caller something. By default those that a `raise` in the class's own package
-      raises; any other is a bug, and leaves a rollout unscored.
+      raises; any other is a bug, and leaves a rollout unscored. Of a module's functions, all, as of plain functions.
     - `undo`: take back what a method changed before it raised. It costs a copy of the object for each call; `False` for
       classes that change nothing before they raise.
     - `copy(objects)`: how to copy the dict of objects, instead of `copy.deepcopy`, which asks a class's `__deepcopy__`.
@@ -247,7 +253,7 @@ class ObjectTwin(Sandbox):
         state: Callable[[Any], Mapping[str, Any]] | None = None,
         time_passes: Callable[[Any, datetime, datetime], None] | None = None,
     ) -> None:
-        self._makers = _makers(make, arguments)
+        self._makers = _makers(make, arguments, shared)
         self._is_single = not isinstance(make, Mapping)
         self.name = name or "_".join(self._makers)
         self.scenarios = tuple(scenarios)
@@ -369,7 +375,9 @@ class ObjectTwin(Sandbox):
             raise
         except Exception as error:
             deliberate = (
-                is_deliberate(error, type(one)) if self._refusals is None else isinstance(error, self._refusals)
+                (is_module_world(one) or is_deliberate(error, type(one)))
+                if self._refusals is None
+                else isinstance(error, self._refusals)
             )
             if not deliberate:
                 raise
@@ -387,18 +395,20 @@ class ObjectTwin(Sandbox):
         self._world, self._now = world, before + by
 
 
-def _makers(make: Any, arguments: tuple[Any, ...]) -> dict[str, Callable[[], Any]]:
+def _makers(make: Any, arguments: tuple[Any, ...], shared: Collection[str]) -> dict[str, Callable[[], Any]]:
     if not isinstance(make, Mapping):
-        maker = _maker(make, arguments)
+        maker = _maker(make, arguments, shared)
         return {type(maker()).__name__: maker}
     if arguments:
         raise SourceError("several objects take no arguments together; write for example {'bank': lambda: Bank('EUR')}")
     if not make or _CLOCK in make:
         raise SourceError(f"the objects are {sorted(make)}; name at least one, and none {_CLOCK!r}")
-    return {name: _maker(one, ()) for name, one in make.items()}
+    return {name: _maker(one, (), shared) for name, one in make.items()}
 
 
-def _maker(make: Any, arguments: tuple[Any, ...]) -> Callable[[], Any]:
+def _maker(make: Any, arguments: tuple[Any, ...], shared: Collection[str]) -> Callable[[], Any]:
+    if isinstance(make, ModuleType) and not arguments:
+        return module_world(make, shared)
     if callable(make) and (isinstance(make, type) or hasattr(make, "__name__") or hasattr(make, "func")):
         return lambda: make(*arguments)
     if arguments:

@@ -50,7 +50,7 @@ def shared_state_line(source: Toolset) -> str | None:
     return (
         f"rollouts may share state that cannot be reset, by way of {named}{more}: each sees what others changed, calls "
         "are real, and no demonstration is searched with these tools. Give each rollout a world of its own "
-        "(sandboxes.objects.ObjectTwin for Python objects, docs/sandboxes.md), mark what only reads "
+        "(sandboxes.objects.ObjectTwin for Python objects and modules, docs/sandboxes.md), mark what only reads "
         "(mcp_bridge.behaves(read_only=True), or read_only in mcp.json), or name them in allow_destructive"
     )
 

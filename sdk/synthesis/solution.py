@@ -183,8 +183,9 @@ def _of_shared(tools: Mapping[str, str]) -> str:
     named = "; ".join(f"{tool} ({why})" for tool, why in tools.items())
     return (
         f"tasks may share state, by way of {named}: these calls are real, and what one task changes, others may see in "
-        "their results. Give each task a world of its own (sandboxes.objects.ObjectTwin for Python objects, "
-        "docs/sandboxes.md), or mark what only reads (mcp_bridge.behaves(read_only=True), or read_only in mcp.json)"
+        "their results. Give each task a world of its own (sandboxes.objects.ObjectTwin for Python objects and "
+        "modules, docs/sandboxes.md), or mark what only reads (mcp_bridge.behaves(read_only=True), or read_only in "
+        "mcp.json)"
     )
 
 

@@ -24,9 +24,10 @@ from .name_words import noun_of
 SEEDS = 24
 """How many worlds are walked where nobody names any: the seeds 1 to this."""
 _FIX = (
-    "give a sandbox or a twin in its place: sandboxes.objects.ObjectTwin for Python objects, sandboxes.api.ApiTwin for "
-    "an OpenAPI document, or an MCP server that keeps a world for each rollout (docs/servers.md) or whose entry in the "
-    'mcp.json has "toolbake": {"world": {"folder": ..., "state": ...}} (docs/tools.md)'
+    "give a sandbox or a twin in its place: sandboxes.objects.ObjectTwin for Python objects and modules, "
+    "sandboxes.api.ApiTwin for an OpenAPI document, or an MCP server that keeps a world for each rollout "
+    '(docs/servers.md) or whose entry in the mcp.json has "toolbake": {"world": {"folder": ..., "state": ...}} '
+    "(docs/tools.md)"
 )
 
 MISSING_STATE = (

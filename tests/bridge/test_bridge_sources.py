@@ -186,6 +186,7 @@ async def test_a_json_file_that_is_no_configuration_says_what_it_should_be(
         (dict, "the class dict; give functions or an MCP server in its place"),
         (Simulated, "the class Simulated; give an instance of it"),
         (Kettle, r"the class Kettle; .*sandboxes\.objects\.ObjectTwin\(Kettle\).* such as \[one\.boil\]"),
+        (os.path, r"is the module posixpath; give each rollout .*ObjectTwin\(posixpath\)"),
         (Kettle(), r"\(Kettle\) is no source of tools; .*ObjectTwin\(Kettle\).* such as \[one\.boil\]"),
         ("http://", "name a host"),
         ("/", "'/' is a folder; give a file, such as '/mcp.json'"),

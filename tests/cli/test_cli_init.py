@@ -18,6 +18,23 @@ from sdk.cli.sources import load_verifier
 from sdk.cli.starter.sources_of_project import mcp_tools
 from sdk.tasks import load_tasks
 
+TILL = '''"""A till."""
+
+SOLD: list[str] = []
+PRICES = {"tea": 3, "coffee": 4, "cake": 5}
+
+
+def price_of(name: str) -> int:
+    """The price of one thing: tea, coffee or cake."""
+    return PRICES[name]
+
+
+def sell(name: str) -> int:
+    """Sell a thing: tea, coffee or cake. Gives the number of things sold."""
+    SOLD.append(f"{name} for {price_of(name)}")
+    return len(SOLD)
+'''
+
 SHOP = '''
 class Shop:
     """A shop."""
@@ -214,7 +231,7 @@ def test_a_class_becomes_a_sandbox_and_functions_wait_for_requests(empty):
     replay_gold(empty / "shop")
     (empty / "sums.py").write_text('def add(a: int, b: int) -> int:\n    """Add."""\n    return a + b\n')
     said = init("sums", "--python", "sums.py")
-    assert "tasks are made by trying tools, and add are not simulated" in said
+    assert "calls of these functions are real. If they change only variables of sums.py" in said
     assert "toolbake solve tools.py:tools --tasks requests.csv --to tasks.jsonl" in said
     requests = empty / "sums" / "requests.csv"
     requests.write_text(requests.read_text() + 'What is 2 plus 3?,"add(a=2, b=3)",,,,\n')
@@ -222,6 +239,21 @@ def test_a_class_becomes_a_sandbox_and_functions_wait_for_requests(empty):
     done = toolbake("solve", tools, "--tasks", str(requests), "--to", str(empty / "sums" / "tasks.jsonl"))
     assert done.exit_code == 0, done.output
     replay_gold(empty / "sums")
+
+
+def test_functions_that_change_their_module_get_worlds_by_what_the_comment_shows(empty):
+    (empty / "till.py").write_text(TILL)
+    init("till", "--python", "till.py")
+    code = (empty / "till" / "tools.py").read_text()
+    lines = [line.removeprefix("#   ") for line in code.splitlines() if not line.startswith("tools = [")]
+    uncommented = "\n".join(lines)
+    (empty / "till" / "tools.py").write_text(uncommented)
+    tools, tasks = f"{empty}/till/tools.py:tools", empty / "till" / "tasks.jsonl"
+    command = [sys.executable, "-m", "sdk.cli", "synthesize", tools, "--to", str(tasks), "-n", "6"]
+    made = subprocess.run(command, capture_output=True, text=True)  # a new process: tools.py was imported in this one
+    assert made.returncode == 0, made.stderr
+    assert any("changes" in json.loads(line)["expected"] for line in tasks.read_text().splitlines())
+    replay_gold(empty / "till")
 
 
 def test_requests_that_are_there_stay_where_tasks_can_be_made_and_where_none_can(empty):

@@ -167,7 +167,7 @@ def _tasks(tools: ProjectTools, folder: Path, progress: Progress) -> tuple[list[
             return list(made.tasks), "\n".join(str(made).splitlines()[bool(made.tasks) :])
         unused = [f"The tool {name} is in none of them: {reason}" for name, reason in made.unused_tools.items()]
         return list(made.tasks), "\n".join(unused)
-    return [], problems[0]
+    return [], tools.simulated_by or problems[0]
 
 
 def _rest(tools: ProjectTools, tasks: Sequence[Task], why: str) -> dict[str, str]:

@@ -33,6 +33,8 @@ class ProjectTools:
     files: Mapping[str, str] = field(default_factory=dict)
     own_server: bool = False
     """Whether they are the example, which has requests of its own."""
+    simulated_by: str = ""
+    """How each rollout could have a world of its own, where the tools as they are written have none."""
 
 
 def example_tools() -> ProjectTools:
@@ -121,8 +123,25 @@ def python_tools(text: str, folder: Path) -> ProjectTools:
         "class": f"the methods of `{names[0]}` in `{_from(folder, file)}`, on an object of its own for each rollout",
         "functions": f"the functions of `{_from(folder, file)}`",
     }[kind]
-    code = _imports(file, names, folder, twin=kind == "class", at_home=at_home) + f"\ntools = {tools}\n"
-    return ProjectTools(f"{TOOLS_PY}:tools", what, {TOOLS_PY: code})
+    imports = _imports(file, names, folder, twin=kind == "class", at_home=at_home)
+    simulated_by = ""
+    if kind == "functions":
+        imports += _OWN_VARIABLES.format(file=file.name, module=file.stem)
+        simulated_by = (
+            f"calls of these functions are real. If they change only variables of {file.name}, do what the comment in "
+            f"{TOOLS_PY} shows: each rollout then has variables of its own, and `toolbake synthesize {TOOLS_PY}:tools "
+            "--to tasks.jsonl` makes tasks"
+        )
+    code = f"{imports}\ntools = {tools}\n"
+    return ProjectTools(f"{TOOLS_PY}:tools", what, {TOOLS_PY: code}, simulated_by=simulated_by)
+
+
+_OWN_VARIABLES = """
+# Calls are real. If these functions change only variables of {file}, give each rollout variables of its own:
+#   import {module}
+#   from sandboxes.objects import ObjectTwin
+#   tools = ObjectTwin({module})
+"""
 
 
 # ---------------------------------------------------------------------------------------------------------------------

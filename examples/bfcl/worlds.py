@@ -37,9 +37,7 @@ class BfclTwin(ObjectTwin):
             load=_load,
             scenarios=(ALL, *all_entries()),
             schemas=tool_schemas(),
-            # The package answers any exception with a text, and takes nothing back. So do we, to be comparable.
-            refusals=(Exception,),
-            undo=False,
+            undo=False,  # the package takes nothing back after an exception; nor do we, to be comparable
         )
 
     def present(self, scenario: str) -> Collection[str]:

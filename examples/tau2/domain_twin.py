@@ -66,9 +66,7 @@ class Tau2Twin(ObjectTwin):
             methods=reads | self._changing,
             schemas={tool.name: tool for owner, kit in kits.items() for tool in _tools(owner, kit)},
             reads=reads,
-            # The package answers any exception with a text, and takes nothing back. So do we, to be comparable.
-            refusals=(Exception,),
-            undo=False,
+            undo=False,  # the package takes nothing back after an exception; nor do we, to be comparable
             copy=lambda world: {name: forked(kit) for name, kit in world.items()},
         )
 

@@ -39,11 +39,6 @@ def module_world(module: ModuleType, shared: Collection[str]) -> Callable[[], An
     return lambda: _made(kind, copy.deepcopy(first))
 
 
-def is_module_world(one: object) -> bool:
-    """Whether it was made by `module_world`."""
-    return isinstance(vars(type(one)).get(_MODULE), ModuleType)
-
-
 _MODULE, _SHARED = "_module_of_this_world", "_shared_with_other_worlds"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dis
 import hashlib
 import inspect
 import pickle
@@ -20,9 +19,7 @@ from mcp_bridge.sources.functions import FunctionTool
 from ..changes import State
 from ..sandbox import InvalidArguments, Refused, Sandbox, SetupError
 from .json_form import NoForm, as_json, public_attributes
-from .module_world import is_module_world, module_world
-
-_NEVER_DELIBERATE = (AssertionError, NotImplementedError)
+from .module_world import module_world
 
 
 @dataclass(frozen=True)
@@ -93,25 +90,6 @@ def _cannot(owner: str, name: str, why: str) -> SourceError:
         f"method {name!r} of {owner} cannot be a tool: {why}. Leave it out with `methods=(...)`, which names those to "
         f"offer, or describe it with `schemas={{{name!r}: Tool(...)}}`"
     )
-
-
-def is_deliberate(error: BaseException, kind: type) -> bool:
-    """True where the error was raised by a `raise` in a package of the class, and not by an operation that failed.
-
-    `raise LookupError("no such order")` is a message to the caller; `self.orders[17]` that fails with the same
-    class is a bug of the tool, or an argument that it forgot to check.
-    """
-    if isinstance(error, _NEVER_DELIBERATE):
-        return False
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return False
-    packages = {base.__module__.partition(".")[0] for base in kind.__mro__} - {"builtins"}
-    module = str(trace.tb_frame.f_globals.get("__name__", ""))
-    instruction = dis.opname[trace.tb_frame.f_code.co_code[trace.tb_lasti]]
-    return module.partition(".")[0] in packages and instruction == "RAISE_VARARGS"
 
 
 _CONTAINERS = (list, dict, set, bytearray)
@@ -223,8 +201,8 @@ class ObjectTwin(Sandbox):
     - `methods`: the methods to offer (all public ones). `schemas`: method -> `Tool`, where hints and docstrings do not
       say it well; then arguments come as the JSON that they are.
     - `reads`: methods that change nothing. They need no copy of the object, and say so to clients.
-    - `refusals`: exceptions that tell the caller something. By default those that a `raise` in the class's own package
-      raises; any other is a bug, and leaves a rollout unscored. Of a module's functions, all, as of plain functions.
+    - `refusals`: exceptions that the caller reads: all, as it reads those of a plain function or an MCP server. Where
+      some are named, any other is a bug of the tool and leaves a rollout unscored.
     - `undo`: take back what a method changed before it raised. It costs a copy of the object for each call; `False` for
       classes that change nothing before they raise.
     - `copy(objects)`: how to copy the dict of objects, instead of `copy.deepcopy`, which asks a class's `__deepcopy__`.
@@ -246,7 +224,7 @@ class ObjectTwin(Sandbox):
         methods: Collection[str] | None = None,
         schemas: Mapping[str, Tool] | None = None,
         reads: Collection[str] = (),
-        refusals: tuple[type[Exception], ...] | None = None,
+        refusals: tuple[type[Exception], ...] = (Exception,),
         undo: bool = True,
         copy: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         shared: Collection[str] = (),
@@ -373,14 +351,7 @@ class ObjectTwin(Sandbox):
             found = getattr(one, method.tool.name)(**arguments)
         except (Refused, ToolFailure):
             raise
-        except Exception as error:
-            deliberate = (
-                (is_module_world(one) or is_deliberate(error, type(one)))
-                if self._refusals is None
-                else isinstance(error, self._refusals)
-            )
-            if not deliberate:
-                raise
+        except self._refusals as error:
             raise Refused(f"{type(error).__name__}: {error}") from error
         finally:
             self._class_attributes[method.owner].require_unchanged()

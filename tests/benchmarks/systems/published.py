@@ -45,7 +45,7 @@ def _published(name: str, api: str, start: Start, methods: tuple[str, ...], kind
 
     def twin() -> ObjectTwin:
         # The classes set their attributes when they are loaded, not when they are made.
-        return _Twin(lambda: world(0), load=load, methods=methods, schemas=schemas, refusals=(Exception,), undo=False)
+        return _Twin(lambda: world(0), load=load, methods=methods, schemas=schemas, undo=False)
 
     return System(name, twin, world, kinds)
 

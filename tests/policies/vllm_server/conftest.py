@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 from token_server import TokenServer
-from vllm_environment import installed_python
+from vllm_environment import installed_python, newest_python
 
 REQUIRED = "TOOLBAKE_VLLM_TESTS"
 
@@ -20,9 +20,18 @@ REQUIRED = "TOOLBAKE_VLLM_TESTS"
 def vllm_python() -> Path:
     """The Python of the environment with vLLM. Without one the tests that need it are skipped, or fail where
     `TOOLBAKE_VLLM_TESTS=required` says that they must run."""
-    python = installed_python()
+    return _there(installed_python())
+
+
+@pytest.fixture(scope="session")
+def newest_vllm_python() -> Path:
+    """That of the environment with the newest vLLM."""
+    return _there(newest_python())
+
+
+def _there(python: Path | None) -> Path:
     if python is None:
-        message = "vLLM is not installed; `make vllm` installs it into an environment of its own"
+        message = "vLLM is not installed; `make vllm` installs it into environments of its own"
         if os.environ.get(REQUIRED) == "required":
             pytest.fail(message)
         pytest.skip(message)

@@ -29,7 +29,6 @@ from engine_conformance import EngineConformance
 from one_task import in_one_task
 from plain_forward import TOLERANCE, assert_exact, plain_logprobs
 from server_processes import processes_of, segments_of
-from vllm_environment import newest_files
 from vllm_training import TRAINING, assert_trained_on_what_was_published, trained_on
 
 import sdk
@@ -301,21 +300,16 @@ async def beside(
     request: pytest.FixtureRequest,
     engine: VllmPolicy,
     loaded: LoadedModel,
-    vllm_python: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
     """What became of weights that a trainer with this vLLM beside it sent: see `beside_vllm.py`."""
-    paths = [str(Path(__file__).parents[3])]
-    if request.param == "0.33.0":
-        newest = newest_files()
-        if newest is None:
-            pytest.skip("the files of vLLM 0.33 are not there; `make vllm` takes them")
-        paths.append(str(newest))
+    fixture = {"0.32.0": "vllm_python", "0.33.0": "newest_vllm_python"}[request.param]
+    python: Path = request.getfixturevalue(fixture)
     folder = tmp_path_factory.mktemp("beside")
     write_checkpoint(changed_copy(loaded.model, 5).state_dict(), folder / "changed")
     script = Path(__file__).with_name("beside_vllm.py")
-    command = [str(vllm_python), str(script), *engine.urls, str(folder / "changed" / "model.safetensors")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [str(python), str(script), *engine.urls, str(folder / "changed" / "model.safetensors")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     ended = await anyio.run_process(command, env=environment, stderr=subprocess.STDOUT, check=False)
     lines = ended.stdout.decode().splitlines()
     assert ended.returncode == 0, "\n".join(lines[-30:])

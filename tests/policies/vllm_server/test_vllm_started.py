@@ -12,11 +12,12 @@ import sdk
 pytestmark = pytest.mark.timeout(1200)
 
 
+@pytest.mark.parametrize("environment", ["vllm_python", "newest_vllm_python"])
 def test_a_model_is_trained_on_what_a_vllm_that_the_training_starts_samples_from_its_latest_weights(
-    vllm_python: Path, small_model_folder: Path, tmp_path: Path
+    environment: str, small_model_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     vllm = {
-        "python": str(vllm_python),
+        "python": str(request.getfixturevalue(environment)),
         "publish": "transfer",
         # A server tries out its largest batch, which takes the longest prompt whole, and clears its cache first.
         "arguments": ["--max-model-len", "1024", "--max-num-batched-tokens", "1024", "--max-num-seqs", "16"],

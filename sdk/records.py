@@ -279,7 +279,9 @@ class TokenRow(BaseModel):
     `completion_ids` [T] holds everything after the first prompt: sampled tokens and, between them, the
     rendered tool results. `sampled` [T] is True for tokens the policy chose; only those are trained.
     `logprobs` [T] are the sampler's, in nats, 0.0 where not sampled. `versions` [T] is the version of the
-    weights that chose the token, -1 where not sampled.
+    weights that chose the token, -1 where not sampled. `allowed` [T] is what a grammar left to choose from, None where
+    none bounded the choice, and empty where none did anywhere: a bit for each token of the vocabulary, the lowest of a
+    byte first. Equal ones are one object. It is in no file: what is read from one is not trained.
 
     Example: prompt `[1, 5]`, the policy says `[7, 2]`, a tool answers `[9]`, the policy says `[8, 2]`:
     `completion_ids=[7, 2, 9, 8, 2]`, `sampled=[True, True, False, True, True]`.
@@ -290,12 +292,15 @@ class TokenRow(BaseModel):
     sampled: list[bool] = Field(default_factory=list)
     logprobs: list[float] = Field(default_factory=list)
     versions: list[int] = Field(default_factory=list)
+    allowed: list[bytes | None] = Field(default_factory=list, exclude=True, repr=False)
 
     @model_validator(mode="after")
     def _same_lengths(self) -> TokenRow:
         lengths = {len(self.completion_ids), len(self.sampled), len(self.logprobs), len(self.versions)}
         if len(lengths) != 1:
             raise ValueError(f"completion_ids, sampled, logprobs and versions differ in length: {sorted(lengths)}")
+        if self.allowed and len(self.allowed) != len(self.completion_ids):
+            raise ValueError(f"allowed has {len(self.allowed)} places, and completion_ids {len(self.completion_ids)}")
         return self
 
     def copied(self) -> TokenRow:
@@ -306,6 +311,7 @@ class TokenRow(BaseModel):
             sampled=list(self.sampled),
             logprobs=list(self.logprobs),
             versions=list(self.versions),
+            allowed=list(self.allowed),
         )
 
 

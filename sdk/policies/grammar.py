@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import torch
 
 _MOST_COMPILED = 64
+_MOST_MASKS = 1024
+"""Of a grammar, of which equal ones are one object: 6 MB of a vocabulary of 49,152."""
 _STACK_BYTES = 128 << 20
 """Of the thread that compiles: llguidance follows a schema's definitions by recursion, up to 14 kB for each level, and
 where the stack ends, the whole process does. Memory that is not used is not taken."""
@@ -100,11 +102,29 @@ class Grammar:
         self.vocabulary = vocabulary
         self._matcher = matcher
         self._copying = threading.Lock()
+        self._kept_mask = lru_cache(maxsize=_MOST_MASKS)(bytes)
 
     def begin(self) -> Derivation:
         """A reply without tokens so far."""
         with self._copying:
             return Derivation(self, self._matcher.deep_copy())
+
+    def allowed_along(self, token_ids: Sequence[int]) -> list[bytes]:
+        """What each token of a reply was chosen from, as `TokenRow.allowed` has it. Equal ones are one object, as far
+        as they are remembered.
+
+        Raises `ValueError` for a token that is not allowed, and a grammar that becomes too complex.
+        """
+        derivation, masks = self.begin(), []
+        for place, token in enumerate(token_ids):
+            mask = self._kept_mask(derivation.bits())
+            if not mask[token // 8] >> token % 8 & 1:
+                raise ValueError(f"token {token} at place {place} of a reply is not allowed by its grammar")
+            masks.append(mask)
+            # What comes after the last one does not matter, and an end of the reply is no text of the grammar.
+            if place < len(token_ids) - 1 and (problem := derivation.take(token)) is not None:
+                raise ValueError(f"the grammar of the reply has become too complex ({problem}); use a simpler one")
+        return masks
 
 
 class Derivation:
@@ -119,8 +139,12 @@ class Derivation:
         import numpy as np
         import torch
 
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        bits = np.frombuffer(self.bits(), dtype=np.uint8)
         return torch.from_numpy(np.unpackbits(bits, count=self.grammar.vocabulary, bitorder="little")).bool()
+
+    def bits(self) -> bytes:
+        """The same, a bit for each token, the lowest of a byte first."""
+        return bytes(self._matcher.compute_bitmask())
 
     def forced(self) -> list[int]:
         """The tokens that come next, whatever is sampled: as many as are certain."""

@@ -30,6 +30,10 @@ class Sampling:
     top_p: float = 1.0
     max_tokens: int = 256
     """The most tokens of one turn."""
+    strict_tools: bool = False
+    """Where a reply of a `TokenAgent` begins a call, it becomes one of a tool that there is, with arguments that its
+    schema allows. Rollouts of GRPO may be sampled so (`rollouts.strict_tools`), measurements are not. It is the agent
+    that gives a `StreamingPolicy` the grammar; a policy itself does not read this."""
 
     def __post_init__(self) -> None:
         if not (self.temperature == 0 or LOWEST_TEMPERATURE <= self.temperature < math.inf):

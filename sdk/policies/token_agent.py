@@ -5,15 +5,23 @@ from __future__ import annotations
 import bisect
 import copy
 import hashlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
 
 from mcp_bridge.records import Tool
 
 from ..errors import ConfigError, ModelError, PolicyFailure
 from ..records import Message, TokenRow, ToolCall, ToolPrompt
+from .grammar import Grammar
 from .protocol import Completion, Hearing, Policy, Reply, Sampling, StreamingPolicy
-from .rendering import ChatRenderer, ParsedReply, append_tokens
+from .rendering import ChatRenderer, ParsedReply, append_tokens, reasoning_open
+from .rendering.renderer import ByTools
+from .rendering.reply_grammar import ReplyGrammars
 
 
 class TokenHistory:
@@ -63,16 +71,17 @@ class TokenHistory:
         *,
         version: int | Sequence[int],
         extends: bool,
+        allowed: Sequence[bytes] | None = None,
     ) -> None:
         """Take a finished turn: what was heard and said, the prompt sent and the tokens sampled.
 
-        `prompt` is kept as it is: nobody changes it from here on.
+        `prompt` is kept as it is: nobody changes it from here on. `allowed`: see `append_tokens`.
         """
         if extends:
             append_tokens(self._rows[-1], prompt[len(self._prompt) + len(self._completion) :])
         else:
             self._rows.append(TokenRow(prompt_ids=list(prompt)))
-        append_tokens(self._rows[-1], token_ids, sampled=True, logprobs=logprobs, version=version)
+        append_tokens(self._rows[-1], token_ids, sampled=True, logprobs=logprobs, version=version, allowed=allowed)
         self._prompt, self._completion = prompt, list(token_ids)
         self.messages += [*new_messages, message]
 
@@ -122,21 +131,48 @@ def render_demonstration(
     return history.rows
 
 
+class _StrictTools:
+    """The grammar of replies for each list of tools: any text, and calls that are valid. Safe to use from several
+    threads, which wait for one that makes a grammar, since most want the same."""
+
+    def __init__(self, grammars: ReplyGrammars) -> None:
+        self._made = {
+            reasoning: ByTools(partial(grammars.text_or_calls, reasoning=reasoning)) for reasoning in (False, True)
+        }
+        self._making = threading.Lock()
+
+    def grammar(self, tools: Sequence[Tool], *, reasoning: bool) -> Grammar | None:
+        """None without tools: there is nothing to call. Raises `ValueError` for tools that have no grammar."""
+        if not tools:
+            return None
+        with self._making:
+            return self._made[reasoning](tools)
+
+
 class TokenAgent:
     """Speaks through `policy` in the language of `renderer`. Serves many conversations at once."""
 
     def __init__(
-        self, policy: Policy, renderer: ChatRenderer, name: str = "policy", *, tool_prompt: ToolPrompt = "full"
+        self,
+        policy: Policy,
+        renderer: ChatRenderer,
+        name: str = "policy",
+        *,
+        tool_prompt: ToolPrompt = "full",
+        grammars: ReplyGrammars | None = None,
     ) -> None:
+        """`grammars`: of the model's replies, for `Sampling.strict_tools`, with a policy that takes grammars."""
         self._policy = policy
         self._renderer = renderer
+        self._grammars = grammars
+        self._strict = None if grammars is None else _StrictTools(grammars)
         self.name = name
         self.tool_prompt: ToolPrompt = tool_prompt
         """What a rollout shows of the tools where nobody says otherwise: what the policy was trained with."""
 
     def with_renderer(self, change: Callable[[ChatRenderer], ChatRenderer]) -> TokenAgent:
         """The same policy, speaking through `change(renderer)`."""
-        return TokenAgent(self._policy, change(self._renderer), name=self.name)
+        return TokenAgent(self._policy, change(self._renderer), name=self.name, grammars=self._grammars)
 
     @property
     def context_tokens(self) -> int:
@@ -149,17 +185,32 @@ class TokenAgent:
         return float(tell()) if callable(tell) else 0.0
 
     def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> TokenConversation:
-        return TokenConversation(self._policy, self._renderer, tools, sampling=sampling, seed=seed)
+        """Raises `ConfigError` for `strict_tools` where there are no grammars, or the policy takes none."""
+        if sampling.strict_tools and (self._strict is None or not isinstance(self._policy, StreamingPolicy)):
+            raise ConfigError(
+                f"strict_tools is true, which {self.name!r} cannot sample: give its TokenAgent `grammars` and a policy "
+                "that takes them, such as the embedded engine, or set strict_tools to false"
+            )
+        strict = self._strict if sampling.strict_tools else None
+        return TokenConversation(self._policy, self._renderer, tools, sampling=sampling, seed=seed, strict=strict)
 
 
 class TokenConversation:
     """One conversation with a policy. A turn that raises or finds no room leaves it as it was."""
 
     def __init__(
-        self, policy: Policy, renderer: ChatRenderer, tools: Sequence[Tool], *, sampling: Sampling, seed: int
+        self,
+        policy: Policy,
+        renderer: ChatRenderer,
+        tools: Sequence[Tool],
+        *,
+        sampling: Sampling,
+        seed: int,
+        strict: _StrictTools | None = None,
     ) -> None:
         self._policy = policy
         self._renderer = renderer
+        self._strict = strict
         self._tools = list(tools)
         self._sampling = sampling
         self._seed = seed
@@ -203,19 +254,43 @@ class TokenConversation:
                 return self._renderer.parse(ids, self._tools, prompt_ids=prompt)
 
             streams = hearing is not None and isinstance(self._policy, StreamingPolicy)
-            completion = await self._policy.sample(
+            hears = {"on_token": hearing(self._renderer, prompt)} if hearing is not None and streams else {}
+            grammar = await self._grammar(prompt)
+            completion = await self._sample(prompt, sampling, grammar, **hears)
+            _check(completion, sampling.max_tokens)
+            if stops and len(kept := cut_at_stops(completion.token_ids, stops, parse)) < len(completion.token_ids):
+                completion = _up_to(completion, len(kept))
+            allowed = await _allowed(grammar, completion)
+            return self._said(completion, heard, prompt, extends=extends, allowed=allowed)
+        finally:
+            self._speaking = False
+
+    async def _grammar(self, prompt: Sequence[int]) -> Grammar | None:
+        """What the next reply is held to; None where it may be anything."""
+        if self._strict is None:
+            return None
+        make = partial(self._strict.grammar, self._tools, reasoning=reasoning_open(self._renderer, prompt))
+        try:
+            return await anyio.to_thread.run_sync(make)  # which takes up to seconds, once for each list of tools
+        except ValueError as error:
+            raise PolicyFailure(f"strict_tools: no grammar can be made of the tools: {error}") from error
+
+    async def _sample(
+        self, prompt: Sequence[int], sampling: Sampling, grammar: Grammar | None, **hears: Any
+    ) -> Completion:
+        try:
+            return await self._policy.sample(
                 list(prompt),
                 sampling=sampling,
                 seed=turn_seed(self._seed, self._turn),
                 stop_token_ids=list(self._renderer.stop_token_ids),
-                **({"on_token": hearing(self._renderer, prompt)} if hearing is not None and streams else {}),
+                **hears,
+                **({"grammar": grammar} if grammar is not None else {}),
             )
-            _check(completion, sampling.max_tokens)
-            if stops and len(kept := cut_at_stops(completion.token_ids, stops, parse)) < len(completion.token_ids):
-                completion = _up_to(completion, len(kept))
-            return self._said(completion, heard, prompt, extends=extends)
-        finally:
-            self._speaking = False
+        except ValueError as error:  # the grammar has become too complex, which is no fault of the reply
+            if grammar is None:
+                raise
+            raise PolicyFailure(f"strict_tools: {error}") from error
 
     def _turn_sampling(self, prompt_tokens: int, max_tokens: int | None) -> Sampling | None:
         """How the next turn is sampled; None where no room is left for it."""
@@ -228,7 +303,15 @@ class TokenConversation:
         most = min(limit, room)
         return self._sampling if most == self._sampling.max_tokens else replace(self._sampling, max_tokens=most)
 
-    def _said(self, completion: Completion, heard: list[Message], prompt: list[int], *, extends: bool) -> Reply:
+    def _said(
+        self,
+        completion: Completion,
+        heard: list[Message],
+        prompt: list[int],
+        *,
+        extends: bool,
+        allowed: Sequence[bytes] | None,
+    ) -> Reply:
         """The completion read and recorded."""
         parsed = self._renderer.parse(completion.token_ids, self._tools, prompt_ids=prompt)
         message = Message(
@@ -245,6 +328,7 @@ class TokenConversation:
             completion.logprobs,
             version=completion.version if completion.versions is None else completion.versions,
             extends=extends,
+            allowed=allowed,
         )
         self._turn += 1
         return Reply(
@@ -254,6 +338,16 @@ class TokenConversation:
             prompt_tokens=len(prompt),
             parsed=parsed,
         )
+
+
+async def _allowed(grammar: Grammar | None, completion: Completion) -> list[bytes] | None:
+    """What each token was chosen from. The grammar is followed once more: the engine keeps no masks."""
+    if grammar is None:
+        return None
+    try:
+        return await anyio.to_thread.run_sync(grammar.allowed_along, completion.token_ids)
+    except ValueError as error:
+        raise PolicyFailure(f"strict_tools: {error}") from error
 
 
 def turn_seed(seed: int, turn: int) -> int:

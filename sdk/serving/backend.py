@@ -60,7 +60,6 @@ def load_backend(
     name = named(loaded.name)
 
     from ..policies.embedded import EmbeddedEngine
-    from ..policies.grammar import GrammarTokenizer
     from ..policies.rendering import make_renderer
     from ..policies.rendering.reply_grammar import ReplyGrammars
 
@@ -69,10 +68,7 @@ def load_backend(
     with ExitStack() as on_failure:
         engine = on_failure.enter_context(EmbeddedEngine(loaded.model, max_restarts=_ENGINE_RESTARTS))
         try:
-            tokenizer = GrammarTokenizer.of(
-                loaded.tokenizer, vocabulary=engine.vocabulary, stop_token_ids=renderer.stop_token_ids
-            )
-            grammars = ReplyGrammars(renderer, tokenizer)
+            grammars = ReplyGrammars.of(renderer, loaded.tokenizer, vocabulary=engine.vocabulary)
         except ModelError as error:
             grammars = None
             log.warning("%s: response_format and tool_choice are refused: %s", name, error)

@@ -18,7 +18,7 @@ from mcp_bridge.records import Tool
 from ..errors import ModelError, PolicyFailure
 from ..policies.grammar import Grammar
 from ..policies.protocol import LOWEST_TEMPERATURE, AdjustedSampling, Completion, Sampling, StreamingPolicy
-from ..policies.rendering import ChatRenderer, ParsedReply
+from ..policies.rendering import ChatRenderer, ParsedReply, reasoning_open
 from ..policies.rendering.reply_grammar import ReplyGrammars
 from ..records import Message
 from ..rollouts.seeds import derive_seed
@@ -27,7 +27,7 @@ from .chat_request import ChatRequest
 from .client_schemas import ClientSchemas
 from .request_queue import RequestQueue
 from .request_record import RequestRecord, current_record
-from .settled_replies import SettledReply, reasoning_open, settled_reply
+from .settled_replies import SettledReply, settled_reply
 from .tool_calls import WrittenCall, calls_as_text, written_calls
 from .written_json import WrittenJson
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from typing import Any, TypeVar
 
@@ -54,6 +53,10 @@ Given = TypeVar("Given")
 Read = TypeVar("Read")
 _BACKEND = "toolbake.backend"
 """Where a request's scope has its `Backend`."""
+
+
+_CLIENTS_SET = ("temperature", "top_p", "max_tokens")
+"""Of `Sampling`, for which there is a default."""
 
 
 def build_app(
@@ -290,7 +293,7 @@ class Endpoint:
             "system_fingerprint": backend.fingerprint,
             "max_model_len": backend.generator.context_tokens,
             "tool_prompt": backend.tool_prompt,
-            "default_sampling": asdict(backend.defaults),
+            "default_sampling": {name: getattr(backend.defaults, name) for name in _CLIENTS_SET},
         }
 
 

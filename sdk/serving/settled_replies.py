@@ -9,7 +9,7 @@ from typing import Protocol
 
 from mcp_bridge.records import Tool
 
-from ..policies.rendering import ChatRenderer, ParsedReply
+from ..policies.rendering import ChatRenderer, ParsedReply, reasoning_open
 from ..policies.rendering.growing_reply import GrowingReply, GrowingText, before_marks
 from .chat_request import ChatRequest
 from .tool_calls import WrittenCall, new_call_id
@@ -55,11 +55,6 @@ def settled_reply(
         reasoning_open=reasoning_open(renderer, prompt_ids),
         most_calls=0 if not tools else 1 if request.parallel_tool_calls is False else None,
     )
-
-
-def reasoning_open(renderer: ChatRenderer, prompt_ids: Sequence[int]) -> bool:
-    """Whether the prompt has opened the reasoning: then any token after it is reasoning."""
-    return renderer.parse(prompt_ids[:1], [], prompt_ids=prompt_ids).reasoning is not None
 
 
 class TaggedReply:

@@ -145,6 +145,7 @@ def _row(row: TokenRow, own: Sequence[TurnSpan]) -> TokenRow:
         sampled=[place >= begin and sampled for place, sampled in enumerate(row.sampled[:end])],
         logprobs=row.logprobs[:end],
         versions=row.versions[:end],
+        allowed=row.allowed[:end],
     )
 
 

@@ -435,6 +435,10 @@ class RolloutOptions(_Options):
     several times. They are compared with each other, and share their past in training. 0: rollouts do not branch."""
     branch_points: int = Field(default=1, ge=1)
     """Branch points of each rollout: the turns whose tokens were least probable on average, but for the first."""
+    strict_tools: bool = False
+    """Hold a rollout of GRPO to valid calls: where it begins one, only tokens are sampled that make it a call of a tool
+    that there is, with arguments that its schema allows. The loss has the probabilities of the same distribution.
+    Measurements are sampled without. It needs `engine` embedded and `batching.shared_prefix`."""
 
     @model_validator(mode="after")
     def _nothing_idle(self) -> RolloutOptions:
@@ -616,6 +620,16 @@ class TrainConfig(_Options):
         if self.vllm.in_flight and self.vllm.takes_adapters(self.lora.r):
             raise ValueError('vllm.in_flight does nothing for adapters, which never interrupt; take it out, or set '
                              'vllm.publish to "checkpoint"')  # fmt: skip
+        if self.rollouts.strict_tools and self.engine != "embedded":
+            raise ValueError(
+                f'rollouts.strict_tools is true, and engine is "{self.engine}", which does not tell what its grammars '
+                "leave to choose from, as the loss needs it; set engine to embedded, or rollouts.strict_tools to false"
+            )
+        if self.rollouts.strict_tools and not self.batching.shared_prefix:
+            raise ValueError(
+                "rollouts.strict_tools is true, and batching.shared_prefix is false: TRL's padded forward has no "
+                "probabilities under a grammar; set batching.shared_prefix to true, or rollouts.strict_tools to false"
+            )
         if self.rollouts.branches and self.grpo.advantages == "turn":
             raise ValueError(
                 'rollouts.branches decides how rollouts are compared, and grpo.advantages "turn" compares turns; leave '

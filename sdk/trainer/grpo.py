@@ -40,7 +40,7 @@ from .processes import by_deepspeed, sharded, share, stage_ended, world_size
 from .rollout_worker import TrainingStopped
 from .sampler import NoteWeights, publish, rest
 from .sharding import accumulating, full, let_go, present_state, shard_frozen
-from .shared_prefix import IGNORED, checkpoint_layers, share_prefixes
+from .shared_prefix import IGNORED, Allowed, checkpoint_layers, share_prefixes
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The policy that training must not drift far from: a copy of the weights, taken anew every so many steps.
@@ -366,7 +366,7 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         def observed(*args: Any, **kwargs: Any) -> Any:
             """`model`, whose log-probabilities the correction needs: TRL reads the advantages after it has them."""
             nonlocal logps_BT
-            outputs = model(*args, **kwargs)
+            outputs = model(*args, **kwargs, **_bounds(part))
             logps_BT = outputs.log_probs[:, -width:].detach()
             if self._options.grpo.num_iterations > 1:
                 inputs["first_per_token_logps"] = part.setdefault("first_per_token_logps", logps_BT)
@@ -395,7 +395,9 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         labels = ids.masked_fill(mask == 0, IGNORED)
         labels[:, :-width] = IGNORED
         with torch.no_grad(), self.accelerator.autocast():
-            outputs = reference.model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True)
+            outputs = reference.model(
+                input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True, **_bounds(part)
+            )
         reference.rest()
         logps_BT: torch.Tensor = outputs.log_probs[:, -width:]
         return logps_BT
@@ -418,6 +420,15 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         if resume_from_checkpoint and self._reference is not None:
             self._reference.load(Path(resume_from_checkpoint))
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+
+def _bounds(part: Mapping[str, torch.Tensor]) -> dict[str, Allowed]:
+    """For the shared-prefix forward: what the labels of a part, prompt and completion but for the first token, were
+    chosen from; nothing where no grammar bounded any."""
+    if "allowed" not in part:
+        return {}
+    before = part["prompt_ids"].size(1) - 1
+    return {"allowed": Allowed(torch.nn.functional.pad(part["allowed"], (before, 0)), part["allowed_masks"])}
 
 
 class Schedule(torch.optim.lr_scheduler.LambdaLR):  # type: ignore[misc]

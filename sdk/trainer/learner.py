@@ -22,7 +22,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from transformers import PrinterCallback
 
-from ..errors import ToolbakeError, plain_errors
+from ..errors import ConfigError, ModelError, ToolbakeError, plain_errors
 from ..evaluation.measurement import MEASURED_TEMPERATURE
 from ..idle_threads import let_idle_threads_go
 from ..policies.models import LoadedModel, load_model
@@ -30,6 +30,7 @@ from ..policies.models.saving import quiet_loading, unwritten
 from ..policies.models.smollm2 import embedded_folder
 from ..policies.protocol import Sampling
 from ..policies.rendering import ChatRenderer, make_renderer
+from ..policies.rendering.reply_grammar import ReplyGrammars
 from ..policies.token_agent import TokenAgent
 from ..policies.tool_prompt import describe_trained
 from ..policies.vllm import VllmPolicy
@@ -147,6 +148,9 @@ async def open_learner(
     loaded = await anyio.to_thread.run_sync(load)
     if config.batching.shared_prefix:
         check_fits(loaded.model)
+    grammars = None
+    if config.rollouts.strict_tools:
+        grammars = await anyio.to_thread.run_sync(grammars_of_calls, loaded)
     digest = None
     if config.weights_digests == "published":
         digest = await anyio.to_thread.run_sync(weights_digest, loaded.model)
@@ -166,19 +170,44 @@ async def open_learner(
             engine.held = str(digest["sha256"])
         if holding_device() is not None:
             loaded.model.to(holding_device())  # the embedded engine has its own copy, on the GPU
-        yield Learner(loaded, engine, config, context)
+        yield Learner(loaded, engine, config, context, grammars)
+
+
+def grammars_of_calls(loaded: LoadedModel) -> ReplyGrammars:
+    """For `rollouts.strict_tools`. Raises `ConfigError` for a model of whose calls no grammar can be made."""
+    renderer = make_renderer(loaded.tokenizer, family=loaded.family)
+    vocabulary = loaded.model.get_input_embeddings().num_embeddings
+    fix = "set it to false, or train a model that writes the arguments of its calls as JSON, such as Qwen/Qwen3-0.6B"
+    try:
+        grammars = ReplyGrammars.of(renderer, loaded.tokenizer, vocabulary=vocabulary)
+    except ModelError as error:
+        raise ConfigError(f"rollouts.strict_tools is true, and {loaded.name}: {error}; {fix}") from error
+    if not grammars.knows_calls:
+        raise ConfigError(
+            f"rollouts.strict_tools is true, and {loaded.name} writes calls in a form of which no grammar can be made "
+            f"(renderer {renderer.family!r}); {fix}"
+        )
+    return grammars
 
 
 class Learner:
     """A model in training. `agent` samples from the weights last published."""
 
-    def __init__(self, loaded: LoadedModel, engine: Sampler, config: TrainConfig, context: RunContext) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        engine: Sampler,
+        config: TrainConfig,
+        context: RunContext,
+        grammars: ReplyGrammars | None = None,
+    ) -> None:
+        """`grammars`: for `rollouts.strict_tools`."""
         self.name = loaded.name
         self.model = with_adapters(loaded.model, config)
         self.tokenizer = loaded.tokenizer
         self.renderer: ChatRenderer = make_renderer(loaded.tokenizer, family=loaded.family)
         self.engine = engine
-        self.agent = TokenAgent(engine, self.renderer, name=loaded.name)
+        self.agent = TokenAgent(engine, self.renderer, name=loaded.name, grammars=grammars)
         self._version = 0
         self._config = config
         self._context = context

@@ -1,6 +1,6 @@
 """A step's rows in parts that are forwarded one after the other, and each part as the tensors that TRL's loss reads.
 
-Axes: B rows of a part, P padded prompt, T padded completion.
+Axes: B rows of a part, P padded prompt, T padded completion, M masks.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from ..records import TokenRow
@@ -188,4 +189,21 @@ def _collate_rows(rows: Sequence[TrainRow], pad_id: int, device: torch.device | 
         "tool_mask": right(sampled, False, torch.long),
         "old_per_token_logps": right(logprobs, 0.0, torch.float32),
         "advantages": torch.tensor(advantages, device=device),
+        **_collate_masks(rows, T, device),
+    }
+
+
+def _collate_masks(rows: Sequence[TrainRow], T: int, device: torch.device | str) -> dict[str, torch.Tensor]:
+    """Which of the masks `allowed_masks` [M, bytes] bounded the choice of each token, [B, T], as `Allowed` has them;
+    nothing where no row has any."""
+    masks = list(dict.fromkeys(mask for row in rows for mask in row.tokens.allowed if mask is not None))
+    if not masks:
+        return {}
+    places: dict[bytes | None, int] = {None: 0, **{mask: place for place, mask in enumerate(masks, start=1)}}
+    which = [[places[mask] for mask in row.tokens.allowed] for row in rows]
+    everything = b"\xff" * len(masks[0])
+    packed = np.stack([np.frombuffer(mask, dtype=np.uint8) for mask in (everything, *masks)])
+    return {
+        "allowed": torch.tensor([[*row, *[0] * (T - len(row))] for row in which], device=device),
+        "allowed_masks": torch.from_numpy(packed).to(device),
     }

@@ -163,7 +163,11 @@ class Collector:
         branching = None
         if config.rollouts.branches:
             branching = Branching(config.rollouts.branches, points=config.rollouts.branch_points)
-        sampling = Sampling(temperature=config.grpo.temperature, max_tokens=self._engine.limits.max_turn_tokens)
+        sampling = Sampling(
+            temperature=config.grpo.temperature,
+            max_tokens=self._engine.limits.max_turn_tokens,
+            strict_tools=config.rollouts.strict_tools,
+        )
         groups = self._groups
         try:
             async with (

@@ -7,7 +7,7 @@ on nodes that predict a label. The result is that of the padded computation, gra
 because a token's hidden state depends on its ancestors alone. Rollouts of a group share their prompt
 (GRPO, arXiv 2402.03300, section 4.1) and often their first calls, so most tokens of a step are shared.
 
-Axes: B rows, L padded positions, N nodes, U predicting nodes, K scored labels, H hidden, V vocabulary.
+Axes: B rows, L padded positions, N nodes, U predicting nodes, K scored labels, H hidden, V vocabulary, M masks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 import types
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -41,6 +41,33 @@ log = logging.getLogger(__name__)
 # product is not computed again.
 #
 # Axes: U predicting nodes, K scored labels, H hidden, V vocabulary.
+
+_NOT_ALLOWED = -1e20
+"""The logit of a token that a grammar left out. Its probability is 0, and it is finite, so that all products with that
+are 0, too, at any temperature."""
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a grammar left to the sampler. Logits of other tokens have no part in the distribution."""
+
+    which: torch.Tensor
+    """For each place, label or node, a place in [M]."""
+    masks_MB: torch.Tensor
+    """A bit for each token of the vocabulary, the lowest of a byte first. The first mask has all of them, for places at
+    which no grammar bounded the choice."""
+
+    def bound(self, logits_UV: torch.Tensor, nodes: slice, *, in_place: bool) -> torch.Tensor:
+        """The logits of those nodes, without what was not allowed there."""
+        which_U = self.which[nodes]
+        if not bool(which_U.any()):
+            return logits_UV
+        masks_M, place_U = which_U.unique(return_inverse=True)
+        bits_8 = torch.arange(8, device=logits_UV.device, dtype=torch.uint8)
+        out_MV = ((self.masks_MB[masks_M, :, None] >> bits_8) & 1 == 0).flatten(1)[:, : logits_UV.shape[1]]
+        fill = logits_UV.masked_fill_ if in_place else logits_UV.masked_fill
+        return fill(out_MV[place_U], _NOT_ALLOWED)
+
 
 _SLICE_NUMBERS = 2**20
 """Logits that are worked on at a time on a CPU: as many as a core's cache holds. The whole chunk elsewhere."""
@@ -78,14 +105,19 @@ class Limits:
 
 
 def linear_scores(
-    hidden_UH: torch.Tensor, head: torch.nn.Linear, labels: Labels, temperature: float, limits: Limits
+    hidden_UH: torch.Tensor,
+    head: torch.nn.Linear,
+    labels: Labels,
+    temperature: float,
+    limits: Limits,
+    allowed: Allowed | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """[K] log-probability, entropy of the distribution it is from, and whether it is that distribution's most probable.
 
-    Equal to log_softmax(head(hidden) / temperature), differentiable once.
+    Equal to log_softmax(head(hidden) / temperature) over the tokens `allowed` at each node [U], differentiable once.
     """
     scores: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _LinearScores.apply(
-        hidden_UH, head.weight, head.bias, labels, temperature, limits
+        hidden_UH, head.weight, head.bias, labels, temperature, limits, allowed
     )
     return scores
 
@@ -100,13 +132,14 @@ class _LinearScores(torch.autograd.Function):  # type: ignore[misc]
         labels: Labels,
         temperature: float,
         limits: Limits,
+        allowed: Allowed | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         node_bytes = weight_VH.shape[0] * hidden_UH.element_size()
         learns = any(ctx.needs_input_grad[:3])
         kept: list[torch.Tensor] = []
         parts = []
         for nodes, these in labels.chunks(limits.chunk):
-            logits_UV = F.linear(hidden_UH[nodes], weight_VH, bias_V)
+            logits_UV = _linear(hidden_UH[nodes], weight_VH, bias_V, allowed, nodes)
             place_K = labels.place_K[these] - nodes.start
             chosen_K = logits_UV[place_K, labels.target_K[these]].div_(temperature)
             keeps = learns and node_bytes * nodes.stop <= limits.kept_bytes
@@ -119,7 +152,7 @@ class _LinearScores(torch.autograd.Function):  # type: ignore[misc]
         log_probs_K = torch.cat([chosen - norm[place] for chosen, place, norm, _, _ in parts])
         top1_K = torch.cat([(chosen >= largest[place]).float() for chosen, place, _, _, largest in parts])
         ctx.save_for_backward(hidden_UH, weight_VH, bias_V, labels.place_K, labels.target_K, norm_U, entropy_U, *kept)
-        ctx.labels, ctx.temperature, ctx.limits = labels, temperature, limits
+        ctx.labels, ctx.temperature, ctx.limits, ctx.allowed = labels, temperature, limits, allowed
         ctx.mark_non_differentiable(top1_K)
         ctx.set_materialize_grads(False)
         return log_probs_K, entropy_U[labels.place_K], top1_K
@@ -141,7 +174,8 @@ class _LinearScores(torch.autograd.Function):  # type: ignore[misc]
             if grad_entropy_K is not None:
                 # The entropy's gradient by a logit is -p (log p + entropy), to be added to that of the log-probability.
                 of_entropy_U = torch.zeros_like(norm_U[nodes]).index_add_(0, place, grad_entropy_K[these])
-                log_p_UV = F.linear(h_UH, weight_VH, bias_V).div_(ctx.temperature).sub_(norm_U[nodes, None])
+                log_p_UV = _linear(h_UH, weight_VH, bias_V, ctx.allowed, nodes)
+                log_p_UV.div_(ctx.temperature).sub_(norm_U[nodes, None])
                 p_UV = log_p_UV.exp()
                 log_p_UV.add_(entropy_U[nodes, None]).mul_(of_entropy_U[:, None] / ctx.temperature)
                 p_UV.mul_(log_p_UV.add_(factor_U1))
@@ -149,7 +183,7 @@ class _LinearScores(torch.autograd.Function):  # type: ignore[misc]
             elif number < len(kept):
                 p_UV = kept[number]
             else:
-                p_UV = F.linear(h_UH, weight_VH, bias_V)
+                p_UV = _linear(h_UH, weight_VH, bias_V, ctx.allowed, nodes)
                 _normalise(p_UV, ctx.temperature, becomes_probabilities=True)
             if dhidden_UH is not None:
                 taken_UH = torch.mm(p_UV, weight_VH).mul_(-factor_U1)
@@ -164,7 +198,19 @@ class _LinearScores(torch.autograd.Function):  # type: ignore[misc]
             if wants_bias:
                 dbias_V = torch.zeros_like(bias_V) if dbias_V is None else dbias_V
                 dbias_V.addmv_(p_UV.t(), -factor_U1[:, 0]).index_add_(0, target, grad)
-        return dhidden_UH, dweight_VH, dbias_V, None, None, None
+        return dhidden_UH, dweight_VH, dbias_V, None, None, None, None
+
+
+def _linear(
+    hidden_UH: torch.Tensor,
+    weight_VH: torch.Tensor,
+    bias_V: torch.Tensor | None,
+    allowed: Allowed | None,
+    nodes: slice,
+) -> torch.Tensor:
+    """[U, V] logits of those nodes, bounded where a grammar bounded them."""
+    logits_UV = F.linear(hidden_UH, weight_VH, bias_V)
+    return logits_UV if allowed is None else allowed.bound(logits_UV, nodes, in_place=True)
 
 
 def _normalise(
@@ -358,6 +404,7 @@ def share_prefixes(model: Any, *, temperature: float = 1.0) -> None:
             labels,
             temperature=temperature,
             balances=bool(kwargs.get("output_router_logits")),
+            allowed=kwargs.get("allowed"),
         )
 
     model.forward = types.MethodType(forward, model)
@@ -391,10 +438,12 @@ def fused_forward(
     *,
     temperature: float = 1.0,
     balances: bool = False,
+    allowed: Allowed | None = None,
 ) -> FusedOutput:
     """Log-probability and entropy of every label. `input_ids`, `attention_mask`, `labels`: [B, L].
 
-    `balances`: with the loss that balances the load of a mixture's experts over all tokens.
+    `balances`: with the loss that balances the load of a mixture's experts over all tokens. `allowed`: what each of
+    `labels[:, 1:]` was chosen from.
     """
     device = input_ids.device
     shifted_BL = labels[:, 1:]
@@ -416,7 +465,9 @@ def fused_forward(
     target_K = shifted_BL[label_mask_BL]
     temperature /= logit_factor(model)
     hidden_NH, router_logits = _run_backbone(model, tree, device, balances=balances)
-    log_probs_K, entropy_K, top1_K = _score(model, hidden_NH, node_K, target_K, temperature)
+    if allowed is not None:
+        allowed = replace(allowed, which=allowed.which[label_mask_BL])
+    log_probs_K, entropy_K, top1_K = _score(model, hidden_NH, node_K, target_K, temperature, allowed)
     log_probs_BL = log_probs_BL.to(log_probs_K.dtype).masked_scatter(label_mask_BL, log_probs_K)
     entropy_BL = entropy_BL.to(entropy_K.dtype).masked_scatter(label_mask_BL, entropy_K)
     top1_BL = top1_BL.masked_scatter(label_mask_BL, top1_K)
@@ -466,12 +517,17 @@ def _pack(
 
 
 def _score(
-    model: Any, hidden_NH: torch.Tensor, node_K: torch.Tensor, target_K: torch.Tensor, temperature: float
+    model: Any,
+    hidden_NH: torch.Tensor,
+    node_K: torch.Tensor,
+    target_K: torch.Tensor,
+    temperature: float,
+    allowed: Allowed | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Log-probability, entropy and top-1 hit of each label [K]; the head runs once per distinct node."""
+    """Log-probability, entropy and top-1 hit of each label [K]; the head runs once per distinct node and mask."""
 
     def score(forward: HeadForward, hidden_NH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return _score_in_chunks(model, forward, hidden_NH, node_K, target_K, temperature)
+        return _score_in_chunks(model, forward, hidden_NH, node_K, target_K, temperature, allowed)
 
     scores: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _in_one_call(
         model.get_output_embeddings(), score, hidden_NH
@@ -504,14 +560,21 @@ def _score_in_chunks(
     node_K: torch.Tensor,
     target_K: torch.Tensor,
     temperature: float,
+    allowed: Allowed | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    node_U, place_K = torch.unique(node_K, return_inverse=True)
+    if allowed is None:
+        node_U, place_K = torch.unique(node_K, return_inverse=True)
+    else:
+        # Of two rows with the same tokens so far, one may have been held to a grammar and the other to none.
+        masks = len(allowed.masks_MB)
+        both_U, place_K = torch.unique(node_K * masks + allowed.which, return_inverse=True)
+        node_U, allowed = both_U // masks, replace(allowed, which=both_U % masks)
     order_K = torch.argsort(place_K, stable=True)
     labels = Labels(place_K[order_K], target_K[order_K], torch.bincount(place_K, minlength=len(node_U)).tolist())
     hidden_UH = hidden_NH[node_U]
     head = model.get_output_embeddings()
     if _is_plain_linear(head, forward, hidden_UH):
-        scores = linear_scores(hidden_UH, head, labels, temperature, Limits(_HEAD_CHUNK, _KEPT_BYTES))
+        scores = linear_scores(hidden_UH, head, labels, temperature, Limits(_HEAD_CHUNK, _KEPT_BYTES), allowed)
     else:
         pieces = [
             checkpoint(
@@ -521,6 +584,8 @@ def _score_in_chunks(
                 labels.place_K[these] - nodes.start,
                 labels.target_K[these],
                 temperature,
+                allowed,
+                nodes,
                 use_reentrant=False,
             )
             for nodes, these in labels.chunks(_HEAD_CHUNK)
@@ -543,10 +608,18 @@ def _is_plain_linear(head: Any, forward: HeadForward, hidden_UH: torch.Tensor) -
 
 
 def _head_chunk(
-    forward: HeadForward, hidden_UH: torch.Tensor, place_K: torch.Tensor, target_K: torch.Tensor, temperature: float
+    forward: HeadForward,
+    hidden_UH: torch.Tensor,
+    place_K: torch.Tensor,
+    target_K: torch.Tensor,
+    temperature: float,
+    allowed: Allowed | None,
+    nodes: slice,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     logits_UV = forward(hidden_UH)
     logits_UV = logits_UV if logits_UV.dtype == torch.float64 else logits_UV.float()
+    if allowed is not None:
+        logits_UV = allowed.bound(logits_UV, nodes, in_place=False)
     if temperature != 1.0:
         logits_UV = logits_UV / temperature
     norm_U = torch.logsumexp(logits_UV, dim=-1)

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -16,7 +17,7 @@ from transformers import (
 )
 
 from sdk.errors import ModelError
-from sdk.trainer.shared_prefix import IGNORED, share_prefixes
+from sdk.trainer.shared_prefix import IGNORED, Allowed, share_prefixes
 
 SIZES: dict[str, Any] = {
     "vocab_size": 61,
@@ -111,6 +112,53 @@ def test_log_probabilities_entropies_and_gradients_equal_the_padded_forward(
         torch.testing.assert_close(
             other.grad, one.grad, rtol=0, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}"
         )
+
+
+class OtherHead(torch.nn.Linear):
+    """Computes as a linear layer does, and is not known to: as one with an adapter."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden)
+
+
+@pytest.mark.parametrize("plain_head", [True, False])
+def test_labels_are_scored_among_the_tokens_that_each_was_chosen_from(plain_head: bool) -> None:
+    plain, shared = tiny(CONFIGS[0]), tiny(CONFIGS[0])
+    if not plain_head:
+        head = OtherHead(32, 61, bias=False, dtype=torch.float64)
+        head.weight = shared.lm_head.weight
+        shared.lm_head = head
+    share_prefixes(shared, temperature=0.7)
+    ids, mask, labels = padded_rows()
+    scored = labels[:, 1:] != IGNORED
+    # Six masks. Rows 2 and 3 have the same tokens, and not the same masks.
+    allowed = torch.rand(6, 61) < 0.5
+    allowed[0] = True
+    which = torch.randint(0, 6, scored.shape)
+    which[2:4] = torch.tensor([[1], [0]])
+    for token in labels[:, 1:][scored & (which > 0)]:
+        allowed[:, token] = True
+    masks = torch.from_numpy(np.packbits(allowed.numpy(), axis=1, bitorder="little"))
+    masks[0] = 255
+    output = shared(
+        input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True, allowed=Allowed(which, masks)
+    )
+
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    logits = plain(input_ids=ids, attention_mask=mask, position_ids=positions).logits[:, :-1] / 0.7
+    log_softmax = logits.masked_fill(~allowed[which], -1e30).log_softmax(-1)
+    expected = log_softmax.gather(-1, labels[:, 1:].clamp(min=0)[..., None])[..., 0].masked_fill(~scored, 0.0)
+    entropy = -(log_softmax.exp() * log_softmax).sum(-1).masked_fill(~scored, 0.0)
+    torch.testing.assert_close(output.log_probs, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(output.entropy, entropy, rtol=0, atol=1e-12)
+    unbounded = plain_log_probs(plain, ids, mask, labels, 0.7)[0]
+    assert (unbounded - expected).abs().max() > 0.1
+
+    weights = torch.randn(expected.shape, dtype=torch.float64)
+    ((expected + 0.3 * entropy) * weights).sum().backward()
+    ((output.log_probs + 0.3 * output.entropy) * weights).sum().backward()
+    for one, other in zip(plain.parameters(), shared.parameters(), strict=True):
+        torch.testing.assert_close(other.grad, one.grad, rtol=0, atol=1e-11)
 
 
 def test_each_distinct_token_is_forwarded_once() -> None:

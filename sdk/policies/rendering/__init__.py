@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ModelError
-from .renderer import ChatRenderer, ParsedReply, append_tokens
+from .renderer import ChatRenderer, ParsedReply, append_tokens, reasoning_open
 
-__all__ = ["ChatRenderer", "ParsedReply", "append_tokens", "make_renderer"]
+__all__ = ["ChatRenderer", "ParsedReply", "append_tokens", "make_renderer", "reasoning_open"]
 
 
 def make_renderer(

@@ -77,6 +77,11 @@ class ChatRenderer(Protocol):
         """The ids a policy would have sampled to say `message`, the token that ends the turn included."""
 
 
+def reasoning_open(renderer: ChatRenderer, prompt_ids: Sequence[int]) -> bool:
+    """Whether the prompt has opened the reasoning: then any token after it is reasoning."""
+    return renderer.parse(prompt_ids[:1], [], prompt_ids=prompt_ids).reasoning is not None
+
+
 _MOST_LISTS = 64
 
 
@@ -105,9 +110,13 @@ def append_tokens(
     sampled: bool = False,
     logprobs: Sequence[float] | None = None,
     version: int | Sequence[int] = -1,
+    allowed: Sequence[bytes] | None = None,
 ) -> None:
     """Append tokens [T] to the row; those not sampled have log-probability 0.0 and version -1. `version`: of all
-    tokens, or of each [T]."""
+    tokens, or of each [T]. `allowed`: see `TokenRow`; None where no grammar bounded them."""
+    if allowed is not None or row.allowed:
+        row.allowed.extend([None] * (len(row.completion_ids) - len(row.allowed)))
+        row.allowed.extend([None] * len(token_ids) if allowed is None else allowed)
     row.completion_ids.extend(token_ids)
     row.sampled.extend([sampled] * len(token_ids))
     row.logprobs.extend(logprobs if logprobs is not None else [0.0] * len(token_ids))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 from mcp_bridge.records import Tool
 
@@ -57,6 +57,18 @@ class ReplyGrammars:
         self.token_bytes = tokenizer.token_bytes
         self._form = lru_cache(maxsize=1)(self._find_form)
         self._reasoning_marks = lru_cache(maxsize=1)(self._find_reasoning_marks)
+
+    @classmethod
+    def of(cls, renderer: ChatRenderer, tokenizer: Any, *, vocabulary: int) -> Self:
+        """Of a tokenizer of transformers. `vocabulary`: how many logits the model has. Raises `ModelError` as
+        `GrammarTokenizer.of` does."""
+        stops = renderer.stop_token_ids
+        return cls(renderer, GrammarTokenizer.of(tokenizer, vocabulary=vocabulary, stop_token_ids=stops))
+
+    @property
+    def knows_calls(self) -> bool:
+        """Whether the model writes arguments as JSON, so that `text_or_calls` has a grammar."""
+        return self._form()[0] is not None
 
     def content(
         self, schema: Mapping[str, Any], tools: Sequence[Tool] = (), *, parallel: bool = True, reasoning: bool = False

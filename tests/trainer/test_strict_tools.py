@@ -1,0 +1,303 @@
+"""`rollouts.strict_tools`: calls of rollouts are held to the tools, and the loss has the probabilities of the same
+distribution. The model begins each reply as a call, and goes on nearly at random."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+import jsonschema
+import pytest
+import torch
+from test_reference_and_correction import trainer_for
+from test_training_runs import NO_MODEL, TINY, StopAt
+
+import sdk
+from mcp_bridge import connect
+from mcp_bridge.records import Tool
+from sdk.policies.embedded import EmbeddedEngine
+from sdk.policies.models import load_model, save_model
+from sdk.policies.protocol import Sampling
+from sdk.policies.rendering import make_renderer
+from sdk.policies.rendering.reply_grammar import ReplyGrammars
+from sdk.policies.token_agent import TokenAgent
+from sdk.records import Message, Rollout, Task, TokenRow, ToolCall, Verdict
+from sdk.rollouts.tree import branch_id
+from sdk.traces import RunFolder
+from sdk.trainer.batch import Batch, BatchStats, TrainRow, build_batch
+from sdk.trainer.config import TrainConfig
+from sdk.trainer.grpo import RolloutTrainer
+from sdk.trainer.micro_batches import Plan, collate_batch
+
+STRICT: dict[str, Any] = {
+    **TINY,
+    "rollouts.strict_tools": True,
+    "warm_start.max_steps": 0,
+    "grpo.max_steps": 2,
+    "limits": {"max_turns": 2, "max_turn_tokens": 150, "max_tokens": 300},
+}
+QUESTIONS = [f"Paint door {n}." for n in range(8)]
+
+
+def paint(color: Literal["red", "green"], coats: Literal[1, 2, 3]) -> str:
+    """Paint the door."""
+    return f"{coats} coats of {color}"
+
+
+def painted_red(rollout: sdk.Rollout) -> bool:
+    return any(record.call.arguments.get("color") == "red" for record in rollout.calls)
+
+
+@pytest.fixture(scope="module")
+def tools() -> list[Tool]:
+    async def listed() -> list[Tool]:
+        async with connect([paint]) as source:
+            return list(source.tools)
+
+    return anyio.run(listed)
+
+
+@pytest.fixture(scope="module")
+def caller_dir(tiny_model_dir: Path, tools: list[Tool], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model, taught how a call begins and to end after it, and nothing of what stands between."""
+    loaded = load_model(str(tiny_model_dir))
+    renderer = make_renderer(loaded.tokenizer, family=loaded.family)
+    call = Message(role="assistant", tool_calls=[ToolCall(id="c", name="paint", arguments={})])
+    said = renderer.encode_reply(call, tools)
+    opening = next(said[:end] for end in range(len(said)) if '"name":' in renderer.decode(said[:end]))
+    closing = next(
+        said[start:] for start in reversed(range(len(said))) if "</tool_call>" in renderer.decode(said[start:])
+    )
+    prompt = renderer.start([Message(role="user", content=QUESTIONS[0])], tools)
+    optimizer = torch.optim.AdamW(loaded.model.parameters(), lr=1e-2)
+    torch.manual_seed(0)
+    for _ in range(60):
+        between = torch.randint(100, len(loaded.tokenizer), (2, 24)).tolist()
+        ids = torch.tensor([[*prompt, *opening, *one, *closing] for one in between])
+        labels = torch.full_like(ids, -100)
+        labels[:, len(prompt) : len(prompt) + len(opening)] = torch.tensor(opening)
+        labels[:, -1] = closing[-1]
+        loss = loaded.model(input_ids=ids, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return save_model(loaded.model, loaded.tokenizer, tmp_path_factory.mktemp("models") / "caller")
+
+
+def valid(call: ToolCall, tools: list[Tool]) -> bool:
+    [schema] = [tool.input_schema for tool in tools if tool.name == call.name] or [None]
+    return (
+        call.error is None and schema is not None and jsonschema.Draft202012Validator(schema).is_valid(call.arguments)
+    )
+
+
+def rollouts_of(folder: Path, tools: list[Tool], *, strict: bool) -> list[Rollout]:
+    """Six conversations of two turns each with the model in `folder`."""
+    loaded = load_model(str(folder))
+    renderer = make_renderer(loaded.tokenizer, family=loaded.family)
+
+    async def play(agent: TokenAgent, seed: int) -> Rollout:
+        sampling = Sampling(max_tokens=150, strict_tools=strict)
+        talk = agent.start(tools, sampling=sampling, seed=seed)
+        messages: list[Message] = []
+        for question in (QUESTIONS[seed % 2], "Again."):
+            reply = await talk.reply([Message(role="user", content=question)])
+            messages.append(reply.message)
+            if reply.stop_reason == "length":
+                break
+        return Rollout(
+            id=f"r{seed}",
+            task=Task(prompt="p"),
+            messages=messages,
+            rows=talk.rows(),
+            verdict=Verdict(score=seed),
+            turns=len(messages),
+            stop_reason="token_limit" if reply.stop_reason == "length" else "answered",
+        )
+
+    async def all_of_them() -> list[Rollout]:
+        with EmbeddedEngine(loaded.model) as engine:
+            grammars = ReplyGrammars.of(renderer, loaded.tokenizer, vocabulary=engine.vocabulary)
+            agent = TokenAgent(engine, renderer, grammars=grammars)
+            return await asyncio.gather(*(play(agent, seed) for seed in range(6)))
+
+    return asyncio.run(all_of_them())
+
+
+@pytest.fixture(scope="module")
+def strict_rollouts(caller_dir: Path, tools: list[Tool]) -> list[Rollout]:
+    return rollouts_of(caller_dir, tools, strict=True)
+
+
+def calls_of(rollouts: list[Rollout]) -> list[ToolCall]:
+    """But for one that the limit of its turn cut off."""
+    found = []
+    for rollout in rollouts:
+        calls = [call for message in rollout.messages for call in message.tool_calls]
+        found += calls[:-1] if rollout.stop_reason == "token_limit" else calls
+    return found
+
+
+def test_every_call_is_valid_with_it_and_not_without(
+    caller_dir: Path, tools: list[Tool], strict_rollouts: list[Rollout]
+) -> None:
+    called = calls_of(strict_rollouts)
+    assert len(called) >= 6
+    assert all(valid(call, tools) for call in called)
+    assert len({json.dumps(call.arguments) for call in called}) > 2, "what is left to choose is sampled"
+    free = rollouts_of(caller_dir, tools, strict=False)
+    assert not any(valid(call, tools) for call in calls_of(free))
+    assert not any(row.allowed for rollout in free for row in rollout.rows)
+
+
+def test_only_sampled_tokens_have_masks_and_equal_masks_are_one_object(strict_rollouts: list[Rollout]) -> None:
+    rows = [row for rollout in strict_rollouts for row in rollout.rows]
+    for row in rows:
+        assert [mask is not None for mask in row.allowed] == row.sampled
+        assert not all(row.sampled)
+    masks = [mask for row in rows for mask in row.allowed if mask is not None]
+    assert len(set(map(id, masks))) == len(set(masks)) < len(masks) / 2
+    for row in rows:
+        for token, mask in zip(row.completion_ids, row.allowed, strict=True):
+            assert mask is None or mask[token // 8] >> token % 8 & 1
+
+
+def test_masks_are_in_no_file_and_a_copy_has_them(strict_rollouts: list[Rollout]) -> None:
+    row = strict_rollouts[0].rows[0]
+    assert "allowed" not in row.model_dump()
+    assert "allowed" not in json.loads(row.model_dump_json())
+    assert row.copied().allowed == row.allowed
+    assert row.copied().allowed is not row.allowed
+
+
+def parts_of(rows: list[TokenRow], advantages: list[float]) -> list[dict[str, torch.Tensor]]:
+    count = sum(sum(row.sampled) for row in rows)
+    group = [TrainRow(row, advantage) for row, advantage in zip(rows, advantages, strict=True)]
+    batch = Batch([group], BatchStats(scored_tokens=count, scored_rows=len(rows)))
+    ((part,),) = collate_batch(batch, Plan(), loss_type="dapo", pad_id=0, device="cpu")
+    return [part]
+
+
+def largest_gap(trainer: RolloutTrainer, parts: list[dict[str, torch.Tensor]]) -> float:
+    """Between the log-probabilities of trainer and sampler, in nats; the loss has had its backward pass."""
+    trainer._figures.clear()
+    trainer.model.zero_grad()
+    trainer.compute_loss(trainer.model, {"parts": parts}).backward()
+    return max(trainer._figures["sampler_gap/max"])
+
+
+@pytest.mark.parametrize("options", [{}, {"lora.r": 4}, {"grpo.beta": 0.1, "grpo.entropy_coef": 0.1}])
+def test_trainer_and_sampler_find_the_same_probabilities_and_others_without_the_masks(
+    caller_dir: Path, tmp_path: Path, strict_rollouts: list[Rollout], options: dict[str, Any]
+) -> None:
+    trainer = trainer_for(caller_dir, tmp_path, **options)
+    trainer.model.train()
+    rows = [rollout.rows[0] for rollout in strict_rollouts]
+    advantages = [1.0, -1.0, 0.5, -0.5, 2.0, -2.0]
+    parts = parts_of(rows, advantages)
+    assert largest_gap(trainer, parts) < 1e-3
+    gradients = [weight.grad for weight in trainer.model.parameters() if weight.grad is not None]
+    assert all(bool(one.isfinite().all()) for one in gradients)
+    assert any(bool(one.any()) for one in gradients)
+    if trainer._reference is not None:
+        sampled = parts[0]["tool_mask"].bool() & parts[0]["completion_mask"].bool()
+        gap = parts[0]["ref_per_token_logps"] - parts[0]["old_per_token_logps"]
+        assert gap[sampled].abs().max() < 1e-3
+    bare = [row.model_copy(update={"allowed": []}) for row in rows]
+    assert largest_gap(trainer, parts_of(bare, advantages)) > 1
+
+
+def test_a_branch_keeps_the_masks_of_the_turns_it_trains(strict_rollouts: list[Rollout]) -> None:
+    first, second = strict_rollouts[0], strict_rollouts[2]
+    branch = second.model_copy(update={"id": branch_id(first.id, 1, 0)})
+    ((*rows,),) = build_batch([[first, branch]], TrainConfig.of({"grpo.scale_rewards": "none"})).groups
+    assert rows
+    for row in rows:
+        assert len(row.tokens.allowed) == len(row.tokens.completion_ids)
+        assert all(mask is not None for mask, own in zip(row.tokens.allowed, row.tokens.sampled, strict=True) if own)
+
+
+@pytest.fixture(scope="module")
+def run(caller_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> sdk.TrainResult:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return sdk.train([paint], QUESTIONS, painted_red, str(caller_dir), folder, STRICT)
+
+
+def test_a_run_samples_valid_calls_and_trains_what_it_sampled(run: sdk.TrainResult, tools: list[Tool]) -> None:
+    folder = RunFolder.open_to_read(run.run_dir)
+    rollouts = folder.read_rollouts("grpo")
+    assert len(rollouts) == 16
+    assert all(valid(call, tools) for call in calls_of(rollouts))
+    assert sum(bool(rollout.calls) for rollout in rollouts) > 8
+    lines = [line for line in folder.read_metrics() if line["stage"] == "grpo"]
+    assert any(line["groups_with_signal"] for line in lines)
+    assert max(line["sampler_gap/max"] for line in lines if "sampler_gap/max" in line) < 1e-3
+
+
+def test_measurements_and_the_saved_model_are_not_constrained(run: sdk.TrainResult, tools: list[Tool]) -> None:
+    folder = RunFolder.open_to_read(run.run_dir)
+    measured = folder.read_rollouts("untrained")
+    assert measured
+    assert not any(valid(call, tools) for call in calls_of(measured))
+    assert "strict" not in (run.model_dir / "generation_config.json").read_text()
+
+
+async def test_a_run_that_was_stopped_samples_the_step_again_and_trains_what_it_sampled(
+    caller_dir: Path, tools: list[Tool], tmp_path: Path
+) -> None:
+    config = {**STRICT, "grpo.max_steps": 3, "off_policy.max_off_policy_steps": 1}
+    call = partial(sdk.train_async, [paint], QUESTIONS, painted_red, str(caller_dir), tmp_path / "run", config)
+    with anyio.CancelScope() as scope:
+        await call(progress=StopAt(scope, "GRPO", 1))
+    assert scope.cancelled_caught
+    result = await call()
+    folder = RunFolder.open_to_read(result.run_dir)
+    rollouts = folder.read_rollouts("grpo")
+    assert sorted(rollout.step for rollout in rollouts) == [0] * 8 + [1] * 8 + [2] * 8
+    assert all(valid(call, tools) for call in calls_of(rollouts))
+    lines = [line for line in folder.read_metrics() if line["stage"] == "grpo"]
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    # Rollouts of weights one step old are as far from the trainer as that step was; those of the step itself are not.
+    assert lines[0].get("sampler_gap/max", 0.0) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"engine": "vllm"}, 'rollouts.strict_tools is true, and engine is "vllm".* set engine to embedded'),
+        ({"batching.shared_prefix": False}, "batching.shared_prefix is false.* set batching.shared_prefix to true"),
+        ({"rollouts.strict_tools": 2}, "rollouts.strict_tools is 2"),
+    ],
+)
+def test_what_it_cannot_go_with_is_refused_before_a_model_is_loaded(
+    options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(sdk.ConfigError, match=words):
+        sdk.train([paint], QUESTIONS, painted_red, NO_MODEL, tmp_path / "run", {**STRICT, **options})
+
+
+def test_a_model_whose_calls_are_not_json_is_refused(tiny_model_dir: Path, tmp_path: Path) -> None:
+    loaded = load_model(str(tiny_model_dir))
+    said = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}"
+        "<call {{ c.function.name }}/>{% endfor %}<|im_end|>{% endfor %}{% for t in tools or [] %}{{ t.function.name }}"
+        "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    loaded.tokenizer.chat_template = said
+    other = save_model(loaded.model, loaded.tokenizer, tmp_path / "other")
+    with pytest.raises(
+        sdk.ConfigError, match=r"writes calls in a form of which no grammar can be made.* set it to false"
+    ):
+        sdk.train([paint], QUESTIONS, painted_red, str(other), tmp_path / "run", STRICT)
+
+
+def test_an_agent_without_grammars_refuses_strict_tools(tools: list[Tool], tiny_model_dir: Path) -> None:
+    loaded = load_model(str(tiny_model_dir))
+    with EmbeddedEngine(loaded.model) as engine:
+        agent = TokenAgent(engine, make_renderer(loaded.tokenizer, family=loaded.family), "desk")
+        with pytest.raises(sdk.ConfigError, match="strict_tools is true, which 'desk' cannot sample"):
+            agent.start(tools, sampling=Sampling(strict_tools=True), seed=0)

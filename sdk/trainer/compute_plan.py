@@ -42,6 +42,9 @@ _ACTIVATIONS = 12
 _CHECKPOINTED = 2
 """The same with `batching.gradient_checkpointing`."""
 
+ADAM_PARTS = 8
+"""With `batching.offload_optimizer` Adam takes so small a part of the weights at a time, or one weight alone."""
+
 LESS_MEMORY = (
     ("batching.gradient_checkpointing", True, "activations of one layer at a time, for a longer update"),
     ("batching.offload_optimizer", True, "Adam's moments in a file, on a CPU"),
@@ -69,7 +72,8 @@ def needed_memory(model: str | Path | None, config: TrainConfig) -> NeededMemory
     base = _PROCESS_BYTES + weights
     at_hand = 0 if config.batching.offload_optimizer else moments
     sampling = base + at_hand + weights  # the engine's copy, which is not there in an update
-    update, step = base + at_hand + gradients, base + gradients + moments
+    of_a_part = moments // ADAM_PARTS if config.batching.offload_optimizer else moments
+    update, step = base + at_hand + gradients, base + gradients + of_a_part
     times = _CHECKPOINTED if config.batching.gradient_checkpointing else _ACTIVATIONS
     return NeededMemory(max(sampling, update, step), max(sampling, update + times * weights, step))
 

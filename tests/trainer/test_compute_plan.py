@@ -14,7 +14,7 @@ from sdk.policies.vllm.server_placement import TrainingMemory, place_servers
 from sdk.policies.vllm.vllm_build import FOR_CPUS, VllmBuild
 from sdk.records import Task
 from sdk.rollouts.limits import Limits
-from sdk.trainer.compute_plan import ComputePlan, context_of_rollouts, plan_compute
+from sdk.trainer.compute_plan import ComputePlan, context_of_rollouts, needed_memory, plan_compute
 
 GB = 10**9
 NEWEST = VllmBuild("/env/bin/python", "vllm", "0.33.0", cpu=False)
@@ -149,3 +149,9 @@ async def test_the_context_of_rollouts_is_bounded_by_their_limits() -> None:
         bound = context_of_rollouts(limits, tools, [Task(prompt="x" * 50), Task(prompt="y" * 700)])
     rest = bound - 100 - 3 * 1000 - 700
     assert 0 < rest < 1500
+
+
+def test_with_moments_in_files_a_step_holds_those_of_an_eighth_of_the_weights() -> None:
+    lean = sdk.TrainConfig.of({"batching.offload_optimizer": True})
+    # Of 4 GB each: weights and gradients, and two moments of all weights or of an eighth of them; the process has 0.8.
+    assert [round(needed_memory("1B", config).least / GB, 1) for config in (sdk.TrainConfig(), lean)] == [16.8, 9.8]

@@ -59,9 +59,10 @@ class RowCache:
         return self._layers * 2 * self._key_heads * self._head_size * int(self._dtype.itemsize)
 
     def ensure(self, *, rows: int, tokens: int, stored: Sequence[int] = ()) -> None:
-        """Make room for so many rows and tokens of a row. Views grow stale.
+        """Make room for so many rows and tokens of a row. Views of what was there before are lost.
 
-        `stored`: how many tokens of each of the first rows stay; all else may be lost.
+        `stored`: how many tokens of each of the first rows stay; all else may be lost. It moves layer by layer, and
+        where the system takes pages back, each layer is given back once it has moved: nothing is there twice.
         """
         have_rows, have_tokens = self.data.shape[2], self.data.shape[4]
         self._note(stored)
@@ -71,8 +72,11 @@ class RowCache:
             grown, mapped = self._empty(_next_eighth(rows), _next_eighth(max(tokens, *stored, 0)))
         else:
             grown, mapped = self._empty(_room(have_rows, rows, least=8), _room(have_tokens, tokens, least=128))
-        for row, length in enumerate(stored[:have_rows]):
-            grown[:, :, row, :, :length] = self.data[:, :, row, :, :length]
+        of_a_layer = self.data[0].nbytes
+        for layer in range(self._layers):
+            for row, length in enumerate(stored[:have_rows]):
+                grown[layer, :, row, :, :length] = self.data[layer, :, row, :, :length]
+            self._discard(layer * of_a_layer, (layer + 1) * of_a_layer)
         self.data, self._mapped, self.touched = grown, mapped, list(stored)
 
     def row(self, row: int) -> torch.Tensor:
@@ -94,7 +98,7 @@ class RowCache:
             return
         # There, too: for what would be counted for ever, every conversation that pauses would be forgotten, in vain.
         self.touched[row] = tokens
-        if self._mapped is None or sys.platform != "linux":
+        if self._mapped is None:
             return
         step = self.data.stride(3) * self._dtype.itemsize  # of a key head
         for layer in range(self._layers):
@@ -104,9 +108,9 @@ class RowCache:
                     self._discard(begin + head * step + tokens * step // self.data.shape[4], begin + (head + 1) * step)
 
     def _discard(self, begin: int, end: int) -> None:
-        """The whole pages of these bytes go back; others may hold what stays beside them."""
+        """The whole pages of these bytes go back if the system takes them; others may hold what stays beside them."""
         first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-        if self._mapped is not None and last > first:
+        if self._mapped is not None and last > first and sys.platform == "linux":
             self._mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def _note(self, stored: Sequence[int]) -> None:

@@ -27,8 +27,8 @@ from .sampling_request import Request, common_length
 # memory is full.
 
 SHARE = 0.5
-"""Of the memory that is free when the engine begins. The rest is for activations and whoever trains beside it, and
-while the cache's room grows, what is stored is there twice."""
+"""Of the memory that is free when the engine begins. The rest is for activations and whoever trains beside it, and on
+systems that take no pages back, what is stored is there twice while the cache's room grows."""
 GPU_SHARE = 0.3
 """The same of a GPU, where what is there twice is the whole room."""
 

@@ -24,6 +24,7 @@ from transformers import PrinterCallback
 
 from ..errors import ConfigError, ModelError, ToolbakeError, plain_errors
 from ..evaluation.measurement import MEASURED_TEMPERATURE
+from ..freed_memory import give_freed_memory_back
 from ..idle_threads import let_idle_threads_go
 from ..policies.models import LoadedModel, load_model
 from ..policies.models.saving import quiet_loading, unwritten
@@ -112,6 +113,7 @@ class TrainerThread:
             # The rollouts ended because this thread is to end: whoever cancelled is to see that, and no error.
         finally:
             gc.collect()  # a trainer and its optimiser hold each other
+            give_freed_memory_back()
             let_idle_threads_go()
             self._ended.set()
 
@@ -378,8 +380,13 @@ class Learner:
 
     async def use(self, folder: Path, *, version: int) -> None:
         """Sample from weights that the run has kept, and end with them unless others are used later."""
+        await self.rest_after_rollouts()  # before weights come from the disk
         self._load(folder)
         await self._publish(version=version)
+
+    async def rest_after_rollouts(self) -> None:
+        """Have the embedded engine give back what rollouts took that are over: none of them goes on."""
+        await anyio.to_thread.run_sync(forget, self.engine)
 
     async def _publish(self, *, version: int) -> None:
         self._version = version

@@ -282,7 +282,7 @@ class _Run:
         context = context_of_rollouts(self.config.limits, self.tools, tasks) if self.program is None else None
         async with open_learner(model, self.config, self.context, context_tokens=context) as learner:
             engine = self.context.engine(learner.agent)
-            await self._measure(engine, UNTRAINED, "untrained")
+            await self._measure(learner, engine, UNTRAINED, "untrained")
             if self.validation:
                 await keep_untrained(learner, engine, self.validation, self.context, self.config)
             if self.config.warm_start.max_steps and not demonstrations:
@@ -294,10 +294,10 @@ class _Run:
             if self.config.warm_start.max_steps:
                 rows = await self._warm_start_rows(demonstrations, learner.renderer)
                 await learner.warm_start(rows, Counter(rollout.tool_prompt for rollout in demonstrations))
-                await self._measure(engine, WARM, "after warm start")
+                await self._measure(learner, engine, WARM, "after warm start")
             if self.config.grpo.max_steps:
                 await learner.grpo(engine, self.train, self.validation)
-                await self._measure(engine, TRAINED, "after GRPO")
+                await self._measure(learner, engine, TRAINED, "after GRPO")
             if self.validation:
                 await self._choose(learner, engine)
             learner.save()
@@ -357,7 +357,7 @@ class _Run:
             PROBES, {"rollouts": len(report.rollouts), "rewarded": sum(len(one.findings) for one in report.earned)}
         )
 
-    async def _measure(self, engine: RolloutEngine, stage: str, title: str) -> None:
+    async def _measure(self, learner: Learner, engine: RolloutEngine, stage: str, title: str) -> None:
         self.stages[title] = stage
         self.conditions[title] = await measure(
             engine,
@@ -367,6 +367,7 @@ class _Run:
             title=title,
             tool_prompt=shown_by_default(self.config.tool_prompt),
         )
+        await learner.rest_after_rollouts()
         self.folder.finish_stage(stage, {"rollouts": len(self.conditions[title])})
 
     async def _choose(self, learner: Learner, engine: RolloutEngine) -> None:
@@ -379,7 +380,7 @@ class _Run:
         if chosen in self.conditions:  # the same weights: measured already
             self.stages[CHOSEN], self.conditions[CHOSEN] = self.stages[chosen], self.conditions[chosen]
         else:
-            await self._measure(engine, "chosen", CHOSEN)
+            await self._measure(learner, engine, "chosen", CHOSEN)
 
     async def _ask_served(self) -> ServedSummary | None:
         """What was measured is what is served: the saved model, asked through the endpoint. A run does not fail by it,

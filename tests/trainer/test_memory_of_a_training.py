@@ -18,6 +18,7 @@ import sdk
 from sdk.policies.models import load_model
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.grpo import make_trainer
+from sdk.trainer.learner import Learner
 from sdk.trainer.offloading import OffloadedMoments
 
 LEAN = {"batching": {"micro_batches": 2, "offload_optimizer": True}}
@@ -222,3 +223,29 @@ def test_memory_that_may_run_out_is_a_warning_that_names_what_lowers_it(
     assert said(**LEAN) == []
     (warning,) = said(batching={"gradient_checkpointing": False, "offload_optimizer": True}, seed=1)
     assert "batching.gradient_checkpointing=true" in warning
+
+
+def test_nothing_is_stored_of_rollouts_that_were_measured_when_weights_are_kept_or_loaded(
+    monkeypatch: pytest.MonkeyPatch, tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    stored: list[tuple[str, int]] = []
+
+    def look(name: str, function: Any) -> Any:
+        def watched(learner: Learner, *args: Any, **named: Any) -> Any:
+            stored.append((name, len(learner.engine._batch.rows.rows)))
+            return function(learner, *args, **named)
+
+        return watched
+
+    for name in ("keep", "_load", "save"):
+        monkeypatch.setattr(Learner, name, look(name, getattr(Learner, name)))
+    config = {
+        "evaluation": {"heldout": 2, "validation": 2, "max_served": 0},
+        "warm_start": {"max_steps": 0},
+        "grpo": {"max_steps": 1, "prompts_per_step": 2, "num_generations": 2},
+        "probes": {"tasks": 0},
+        "limits": {"max_turns": 1, "max_turn_tokens": 2},
+    }
+    sdk.train([look_up], PROMPTS, length, str(tiny_model_dir), output_dir=tmp_path / "run", config=config)
+    assert {name for name, _ in stored} == {"keep", "_load", "save"}
+    assert all(rows == 0 for _, rows in stored), stored

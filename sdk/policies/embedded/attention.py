@@ -84,12 +84,14 @@ class RowCache:
         return self.data[:, :, row]
 
     def swap(self, a: int, b: int, *, a_tokens: int, b_tokens: int) -> None:
-        """Exchange two rows that hold so many tokens."""
+        """Exchange two rows that hold so many tokens. What the longer one leaves behind is given back."""
         kept = self.data[:, :, a, :, :a_tokens].clone()
         self.data[:, :, a, :, :b_tokens] = self.data[:, :, b, :, :b_tokens]
         self.data[:, :, b, :, :a_tokens] = kept
         both = max(a_tokens, b_tokens)
         self._note([both if row in (a, b) else 0 for row in range(max(a, b) + 1)])
+        self.release(a, b_tokens)
+        self.release(b, a_tokens)
 
     def release(self, row: int, tokens: int) -> None:
         """Give back the memory of a row after its first `tokens`, which are all that it still needs. It stays the

@@ -180,6 +180,7 @@ class EmbeddedEngine:
         """How often it went on after a failure."""
         self._batch = Batch(decoder, max_rows=max_rows, version=version, memory=self._memory)
         let_idle_threads_go()
+        give_freed_memory_back()  # the copy as it was before it was packed
         self._loading = False
         self._changed = threading.Condition()
         self._waiting: list[Request] = []
@@ -270,6 +271,7 @@ class EmbeddedEngine:
         # Who publishes has computed, and waits for what is sampled next.
         let_idle_threads_go()
         self._hand_over(NewWeights(state, version))
+        give_freed_memory_back()
 
     def rest(self) -> None:
         """Give back the memory of weights, keys and values, for who trains in this process. Blocks until then.
@@ -282,11 +284,13 @@ class EmbeddedEngine:
 
     def forget(self) -> None:
         """Forget all stored keys and values, as if the weights had just been published: what is sampled next does not
-        depend, to the last bit, on what was sampled before. Blocks until requests in flight have ended.
+        depend, to the last bit, on what was sampled before. Their memory goes back to the system. Blocks until requests
+        in flight have ended.
 
         Raises `PolicyFailure` when the engine has failed or is closed.
         """
         self._hand_over(NewWeights(None, self.version, keep=True))
+        give_freed_memory_back()
 
     def _hand_over(self, ticket: NewWeights) -> None:
         with self._changed:

@@ -392,6 +392,7 @@ class Rows:
             return self.rows[-1]
         row = unused or min(idle, key=lambda row: row.used)
         row.prefix, row.tokens = None, []
+        self._decoder.cache.release(self.rows.index(row), 0)
         return row
 
     def _give_back(self, coming: Sequence[Request] = ()) -> None:
@@ -433,9 +434,6 @@ class Rows:
         rows = self.rows
         self._decoder.cache.swap(a, b, a_tokens=rows[a].own, b_tokens=rows[b].own)
         rows[a], rows[b] = rows[b], rows[a]
-        if self._excess() > 0:  # the shorter one has come to where the longer one was
-            self._decoder.cache.release(a, rows[a].own)
-            self._decoder.cache.release(b, rows[b].own)
 
     # Prefixes
 

@@ -130,6 +130,23 @@ def test_a_row_that_is_released_gives_its_memory_back_and_no_other_row_changes(k
 
 
 @ON_LINUX
+def test_what_a_longer_row_leaves_behind_goes_back_when_rows_change_places() -> None:
+    config = SimpleNamespace(num_hidden_layers=4, num_attention_heads=2, hidden_size=128)
+    cache = RowCache(config, dtype=torch.float32, device=torch.device("cpu"))
+    tokens = 8192
+    cache.ensure(rows=2, tokens=tokens)
+    cache.row(0)[:] = 1.0
+    cache.row(1)[..., :100, :] = 2.0
+    cache.ensure(rows=2, tokens=tokens, stored=[tokens, 100])
+    before = anonymous_bytes()
+    cache.swap(0, 1, a_tokens=tokens, b_tokens=100)
+    assert cache.touched == [100, tokens]
+    assert anonymous_bytes() - before < 0.1 * tokens * cache.token_bytes
+    assert (cache.row(0)[..., :100, :] == 2.0).all()
+    assert (cache.row(1) == 1.0).all()
+
+
+@ON_LINUX
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages here")
 def test_no_row_takes_a_huge_page_for_one_token() -> None:
     config = SimpleNamespace(num_hidden_layers=1, num_attention_heads=1, hidden_size=64)

@@ -64,6 +64,7 @@ LONG_FILES = (
     "trainer/test_training_runs.py",
     "trainer/test_training_by_agents.py",
     "trainer/test_tool_prompts.py",
+    "trainer/test_strict_tools.py",
     "bridge/test_bridge_many_faults.py",
     "viewing/test_viewing_in_browser.py",
     "sandboxes/test_recorded_asking.py",

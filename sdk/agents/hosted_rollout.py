@@ -23,12 +23,11 @@ from ..rollouts.episode import Episode
 from ..rollouts.seeds import derive_seed
 from ..serving.api_errors import ApiError, bad_request
 from ..serving.chat_request import ChatRequest, read_message
-from ..serving.client_schemas import ClientSchemas
 from ..serving.generation import Choice, Generated, Listener, check_characters, cut_at_stop
 from ..serving.replies import chat_message
 from ..serving.request_queue import RequestQueue
 from ..serving.settled_replies import settled_reply
-from ..serving.tool_calls import calls_as_text, written_calls
+from ..serving.tool_calls import ClientSchemas, calls_as_text, written_calls
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.ledger import digest_arguments, digest_text
 
 from ..errors import ConfigError, RunFolderError
-from ..rollouts.tree import parent_and_turn
+from ..rollouts.branching import parent_and_turn
 from ..traces.atomic_files import file_sha256, json_file, read_json, write_bytes
 from ..traces.run_info import CALLS
 from ..verifiers import VerifierLike, check_verifier, verifier_identity, verifier_name

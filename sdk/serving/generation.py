@@ -24,11 +24,10 @@ from ..records import Message
 from ..rollouts.seeds import derive_seed
 from .api_errors import ApiError, bad_request, shown
 from .chat_request import ChatRequest
-from .client_schemas import ClientSchemas
 from .request_queue import RequestQueue
 from .request_record import RequestRecord, current_record
 from .settled_replies import SettledReply, settled_reply
-from .tool_calls import WrittenCall, calls_as_text, written_calls
+from .tool_calls import ClientSchemas, WrittenCall, calls_as_text, written_calls
 from .written_json import WrittenJson
 
 _MOST_CHARACTERS_A_TOKEN = 256

@@ -9,7 +9,7 @@ from typing import Literal
 
 from ..errors import ToolbakeError
 from ..records import Rollout
-from ..rollouts.tree import RolloutTree, sampled_turns
+from ..rollouts.branching import RolloutTree, sampled_turns
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Advantages of rollouts that branched: at each branch point, its continuations are compared with each other.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..records import CUT_OFF, Rollout, TokenRow
-from ..rollouts.tree import TurnSpan, grow_trees, sampled_turns
+from ..rollouts.branching import TurnSpan, grow_trees, sampled_turns
 from .advantages import Segment, branch_advantages, normalised_by_domain, turn_segments
 from .config import GrpoOptions, TrainConfig
 

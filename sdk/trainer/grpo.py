@@ -29,9 +29,8 @@ from trl.trainer.utils import add_fused_lm_head
 from ..errors import ConfigError
 from ..evidence.saved_weights import REFERENCE_FILE
 from ..policies.protocol import WeightPublisher
-from .base_trainer import BaseTrainer, OneGpu
+from .base_trainer import PUBLISHING, BaseTrainer, OneGpu
 from .batch import Batch
-from .callbacks import PUBLISHING
 from .config import OffPolicyOptions, TrainConfig, rate_factor
 from .lora import plain_model
 from .micro_batches import Plan, collate_batch, over_budget

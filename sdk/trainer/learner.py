@@ -41,7 +41,7 @@ from ..rollouts.forks import how_worlds_are_copied
 from ..rollouts.run_context import RunContext
 from ..traces.atomic_files import folder_error
 from .auditor import AUDIT
-from .callbacks import StepMetrics, StopOnRequest, ThinCheckpoints, WarmStartProgress
+from .base_trainer import StepMetrics, StopOnRequest, ThinCheckpoints, WarmStartProgress
 from .config import TrainConfig
 from .curriculum import Curriculum
 from .groups import STAGE

@@ -15,8 +15,7 @@ from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from ..records import TokenRow
-from .base_trainer import BaseTrainer, OneGpu
-from .callbacks import SaveWithin
+from .base_trainer import BaseTrainer, OneGpu, SaveWithin
 from .config import TrainConfig
 from .lora import plain_model
 from .offloading import sparing_memory

@@ -1,21 +1,213 @@
-"""Who plays the users of a run's tasks: rules, or models that are opened for the run."""
+"""Who plays the users of a run's tasks: a user that goes by rules, or one that a model plays, opened for the run."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from mcp_bridge.records import Tool
 
-from ..errors import ConfigError
+from ..errors import ConfigError, PolicyFailure, UserFailure
 from ..policies.model_source import ModelSource, named_source, open_agent, second_label, second_source
-from ..records import Failure, Rollout, Task
+from ..policies.protocol import Agent, Sampling
+from ..policies.token_agent import turn_seed
+from ..records import CallRecord, Fact, Failure, Message, Rollout, Task, User, UserTurn
 from ..traces.identity import digest
+from .asked_facts import asked_facts, is_yes_or_no, requests, words
 from .fidelity import UserJudge, played_by_model, user_failure
-from .model_user import ModelUser
-from .rule_user import RuleUser
-from .user_policy import ScriptedUser, UserPolicy
+from .user_policy import CallTool, ScriptedUser, UserPolicy
+
+END = "###STOP###"
+"""What the model writes to end the talk, as users of tau-bench do."""
+_MOST_CALLS = 8
+"""Of one turn. A model that makes more does not keep to its part."""
+_SAMPLING = Sampling(temperature=0.0, max_tokens=256)
+_BEGIN = "(You have called the assistant. Say what you want.)"
+_SILENCE = "(The assistant said nothing.)"
+
+_RULES = """You play a user who talks to an assistant. Only the assistant can do things for you.
+
+{scenario}
+
+What you know:
+{facts}
+
+- Write only what the user says next: one or two sentences, without quotes.
+- Tell what you know when the assistant asks for it, and not before. Tell it as it stands above.
+- If you are asked for something that is not above, say that you do not know it. Make nothing up.{never}
+- You are not the assistant: do not do its work, and do not offer help.{tools}
+- When the assistant has answered or done what you want, or says that it cannot, write {end} and nothing else."""
+
+
+class ModelUser:
+    """Plays users through `agent`. Greedy: a policy that learns should find the same user each time.
+
+    Each turn sends the whole conversation as the user sees it: the policy's words as those of the other side, and of
+    its calls nothing.
+    """
+
+    def __init__(self, agent: Agent, tools: Sequence[Tool]) -> None:
+        """`tools`: all of the source; a user is shown those that it names."""
+        self._agent = agent
+        self._tools = {tool.name: tool for tool in tools}
+
+    async def turn(self, rollout: Rollout, call: CallTool, *, seed: int) -> UserTurn | None:
+        """See `UserPolicy.turn`."""
+        user = rollout.task.user
+        assert user is not None
+        tools = [self._tools[name] for name in user.tools if name in self._tools]
+        turn = UserTurn(turn=rollout.turns, by=self._agent.name)
+        seen = _as_user(rollout, user)
+        while True:
+            conversation = self._agent.start(tools, sampling=_SAMPLING, seed=turn_seed(seed, len(seen)))
+            try:
+                reply = await conversation.reply(seen)
+            except PolicyFailure as error:
+                raise UserFailure(type(error).__name__, f"the user's model failed: {error}") from error
+            if reply.stop_reason == "context":
+                raise UserFailure("UserContext", "the conversation does not fit into the context of the user's model")
+            if not reply.message.tool_calls:
+                break
+            if len(turn.calls) + len(reply.message.tool_calls) > _MOST_CALLS:
+                raise UserFailure("UserCalls", f"the user made more than {_MOST_CALLS} calls in one turn")
+            for one in reply.message.tool_calls:
+                made = one.model_copy(update={"id": f"user_{turn.turn}_{len(turn.calls) + 1}"})
+                result = await call(made)
+                turn.calls.append(CallRecord(turn=turn.turn, call=made, result=result))
+                seen += _as_seen(turn.calls[-1])
+        said = reply.message.content
+        ended = END in said
+        said = said.replace(END, "").strip()
+        if not said and not ended:
+            raise UserFailure("UserSilent", f"the user's model said nothing, and did not end the talk with {END}")
+        return turn.model_copy(update={"said": said, "ended": ended})
+
+
+def _as_user(rollout: Rollout, user: User) -> list[Message]:
+    """The conversation from the user's side, with its part before it."""
+    messages = [Message(role="system", content=instructions(user)), Message(role="user", content=_BEGIN)]
+    prompt = "\n".join(one.content for one in rollout.task.opening() if one.role == "user")
+    messages.append(Message(role="assistant", content=prompt))
+    for turn in rollout.user_turns:
+        messages.append(_as_heard(turn.heard))
+        for record in turn.calls:
+            messages += _as_seen(record)
+        messages.append(Message(role="assistant", content=turn.said))
+    return [*messages, _as_heard(rollout.messages[-1].content)]
+
+
+def _as_heard(said: str) -> Message:
+    return Message(role="user", content=said.strip() or _SILENCE)
+
+
+def _as_seen(record: CallRecord) -> list[Message]:
+    """A call of the user's own, as its model made it and read its result."""
+    made, result = record.call, record.result.text
+    return [
+        Message(role="assistant", tool_calls=[made]),
+        Message(role="tool", content=result, tool_call_id=made.id, name=made.name),
+    ]
+
+
+def instructions(user: User) -> str:
+    """The part that the model is given."""
+    known = [f"- {name}: {json.dumps(fact.value)}" for name, fact in user.facts.items() if fact.call is None]
+    known += [
+        f"- {name}: call {fact.call.name} with {json.dumps(fact.call.arguments)} when asked for it"
+        for name, fact in user.facts.items()
+        if fact.call is not None
+    ]
+    never = f"\n- Never say: {'; '.join(user.never_tells)}." if user.never_tells else ""
+    tools = "\n- You have tools of your own. Use them when the assistant asks you to." if user.tools else ""
+    facts = "\n".join(known) or "- nothing more than that"
+    return _RULES.format(scenario=user.scenario.strip(), facts=facts, never=never, tools=tools, end=END)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+UNKNOWN = "I do not know that."
+PATIENCE = 2
+"""Turns in which a user may be asked for nothing that it knows, or only for what it has told, before it ends the talk.
+"""
+_CODE = re.compile(r"[\w@.+-]*\d[\w@.+-]*\w|\d")
+
+
+class RuleUser:
+    """Depends on the facts and on what was said, and on nothing else: no model, no chance.
+
+    It tells every fact that a message asks for; agrees to a question for yes or no, unless that has another value for
+    a fact that it names, which it corrects; says that it does not know where asked for something else; and ends the
+    talk when it is asked for nothing, or for nothing that helps more than `PATIENCE` times.
+    """
+
+    async def turn(self, rollout: Rollout, call: CallTool, *, seed: int) -> UserTurn | None:  # noqa: ARG002
+        """See `UserPolicy.turn`."""
+        user = rollout.task.user
+        assert user is not None
+        heard = next(message.content for message in reversed(rollout.messages) if message.role == "assistant")
+        turn = UserTurn(turn=rollout.turns, by="rules")
+        asking = requests(heard)
+        told = asked_facts(user.facts, heard)
+        if not asking and not told:
+            return turn.model_copy(update={"ended": True})
+        known = {name for before in rollout.user_turns for name in before.told}
+        if set(told) <= known and self._unhelped(rollout) >= PATIENCE:
+            return turn.model_copy(update={"ended": True})
+        wrong = [name for name, fact in user.facts.items() if any(_contradicts(name, fact, one) for one in asking)]
+        told = [name for name in user.facts if name in told or name in wrong]
+        said = ["No."] if wrong else []
+        said += [await _told(user, name, turn, call) for name in told]
+        if not told:
+            said = ["Yes, please." if any(map(is_yes_or_no, asking)) else UNKNOWN]
+        return turn.model_copy(update={"said": " ".join(said), "told": told})
+
+    def _unhelped(self, rollout: Rollout) -> int:
+        """The turns so far in which the user told nothing new."""
+        known: set[str] = set()
+        count = 0
+        for turn in rollout.user_turns:
+            count += set(turn.told) <= known
+            known.update(turn.told)
+        return count
+
+
+async def _told(user: User, name: str, turn: UserTurn, call: CallTool) -> str:
+    """How a fact is told; its call is made, and noted in the turn."""
+    fact = user.facts[name]
+    if fact.call is None:
+        return _worded(name, fact, _as_text(fact.value))
+    made = fact.call.model_copy(update={"id": f"user_{turn.turn}_{len(turn.calls) + 1}"})
+    result = await call(made)
+    turn.calls.append(CallRecord(turn=turn.turn, call=made, result=result))
+    if result.error_kind == "invalid_arguments":
+        raise UserFailure("UserFact", f"fact {name!r} has a call that cannot be made; correct the task: {result.text}")
+    return _worded(name, fact, result.text)
+
+
+def _worded(name: str, fact: Fact, value: str) -> str:
+    if fact.told:
+        return fact.told.replace("{value}", value)
+    return value if fact.call is not None else f"The {name.replace('_', ' ')} is {value.rstrip('.')}."
+
+
+def _as_text(value: object) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
+
+
+def _contradicts(name: str, fact: Fact, sentence: str) -> bool:
+    """Whether a question for yes or no names this fact with another value: numbers and codes alone are compared."""
+    value = str(fact.value)
+    if fact.call is not None or not _CODE.fullmatch(value) or not is_yes_or_no(sentence):
+        return False
+    said = [found for found in _CODE.findall(sentence) if found.casefold() != value.casefold()]
+    telling = set(words(name.replace("_", " "))) & set(words(sentence))
+    return bool(said and telling) and value.casefold() not in sentence.casefold()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 class Users:

@@ -23,7 +23,7 @@ from sdk.policies.protocol import Completion, Sampling
 from sdk.policies.rendering import make_renderer
 from sdk.policies.token_agent import TokenAgent
 from sdk.records import Message, Rollout, Task, TokenRow, Verdict
-from sdk.rollouts.tree import branch_id
+from sdk.rollouts.branching import branch_id
 from sdk.trainer.batch import build_batch
 
 CHATML = """{% if tools %}<|im_start|>system

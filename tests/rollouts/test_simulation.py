@@ -17,11 +17,10 @@ from sandboxes.helpdesk import Helpdesk
 from sdk.errors import ConfigError
 from sdk.policies.protocol import Sampling
 from sdk.records import Message, Rollout, Task, ToolCall
-from sdk.rollouts.branching import Branching
+from sdk.rollouts.branching import Branching, grow_trees, parent_and_turn, sampled_turns
 from sdk.rollouts.engine import RolloutEngine
 from sdk.rollouts.episode import Job
 from sdk.rollouts.limits import Limits
-from sdk.rollouts.tree import grow_trees, parent_and_turn, sampled_turns
 
 LIMITS = Limits(max_turn_tokens=10_000, max_tokens=100_000)
 SAMPLING = Sampling(max_tokens=10_000)

@@ -17,11 +17,10 @@ from sandboxes.serving import make_server
 from sdk.evidence.run_verification import calls_not_made
 from sdk.policies.protocol import Sampling
 from sdk.records import Message, Rollout, Task, ToolCall
-from sdk.rollouts.branching import Branching
+from sdk.rollouts.branching import Branching, grow_trees
 from sdk.rollouts.engine import RolloutEngine
 from sdk.rollouts.episode import Job
 from sdk.rollouts.limits import Limits
-from sdk.rollouts.tree import grow_trees
 
 DESK = Helpdesk()
 ORDERS = [o for o, row in DESK.state()["orders"].items() if row["status"] == "processing"]

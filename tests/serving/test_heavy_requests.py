@@ -14,7 +14,7 @@ from fake_policy import GRAMMARS, RENDERER, FakePolicy, running
 from sdk.policies.protocol import Alternatives
 from sdk.policies.scripted import ByteRenderer
 from sdk.records import ToolCall
-from sdk.serving.client_schemas import ClientSchemas
+from sdk.serving.tool_calls import ClientSchemas
 from sdk.serving.written_json import WrittenJson, written
 
 JSON = {"content-type": "application/json"}
@@ -265,7 +265,7 @@ def test_a_request_that_does_not_come_to_its_end_is_given_up(sent, key, monkeypa
         asking.start()
         try:
             assert answering.wait(60)
-            monkeypatch.setattr("sdk.serving.connections.REQUEST_S", 0.2)
+            monkeypatch.setattr("sdk.serving.server.REQUEST_S", 0.2)
             with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=60) as slow:
                 slow.sendall(sent)
                 assert slow.recv(999) == b""  # no answer: the connection is closed

@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdk.errors import PolicyFailure
-from sdk.policies.rendering.growing_reply import before_marks
 from sdk.policies.scripted import END_TOKEN
-from sdk.serving.client_schemas import ClientSchemas
-from sdk.serving.settled_replies import ComparedReply, TaggedReply
-from sdk.serving.tool_calls import calls_as_text, go_on_from, written_calls
+from sdk.serving.settled_replies import ComparedReply, TaggedReply, before_marks
+from sdk.serving.tool_calls import ClientSchemas, calls_as_text, go_on_from, written_calls
 
 USER = [{"role": "user", "content": "Where is order 4417?"}]
 SAID = "The order has left, é, and comes tomorrow."

@@ -19,9 +19,8 @@ from sdk.policies.models.loading import load_tokenizer
 from sdk.policies.rendering import ChatRenderer, make_renderer
 from sdk.records import Message, ToolCall
 from sdk.serving.chat_request import ChatRequest
-from sdk.serving.client_schemas import ClientSchemas
 from sdk.serving.settled_replies import settled_reply
-from sdk.serving.tool_calls import calls_as_text, written_calls
+from sdk.serving.tool_calls import ClientSchemas, calls_as_text, written_calls
 
 TEMPLATES = ["qwen3", "qwen2_5", "llama3_1", "phi3"]
 """Read by the model's own template, as TRL has it."""

@@ -21,7 +21,7 @@ from sdk.policies.protocol import Sampling
 from sdk.policies.scripted import ScriptedAgent
 from sdk.records import Message, Rollout, ToolCall
 from sdk.rollouts.run_context import RunContext
-from sdk.synthesis.teacher import taught
+from sdk.synthesis.found_demonstrations import taught
 from sdk.tasks import load_tasks
 from sdk.traces import RunFolder
 from sdk.trainer.task_splits import split_for_training

@@ -14,7 +14,7 @@ from sdk.cli.quickstart_options import quickstart_options
 from sdk.evidence.saved_weights import files_digest
 from sdk.tasks import ThreeWaySplit, counted
 from sdk.traces import RunFolder
-from sdk.trainer.callbacks import ThinCheckpoints
+from sdk.trainer.base_trainer import ThinCheckpoints
 from sdk.trainer.task_splits import settle, split_for_training
 from sdk.trainer.validation import choose, fall
 

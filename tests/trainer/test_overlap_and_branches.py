@@ -11,7 +11,7 @@ import pytest
 
 import sdk
 from sandboxes.helpdesk import Helpdesk
-from sdk.rollouts.tree import grow_trees, parent_and_turn
+from sdk.rollouts.branching import grow_trees, parent_and_turn
 from sdk.traces import RunFolder
 
 TINY: dict[str, Any] = {

@@ -26,7 +26,7 @@ from sdk.policies.rendering import make_renderer
 from sdk.policies.rendering.reply_grammar import ReplyGrammars
 from sdk.policies.token_agent import TokenAgent
 from sdk.records import Message, Rollout, Task, TokenRow, ToolCall, Verdict
-from sdk.rollouts.tree import branch_id
+from sdk.rollouts.branching import branch_id
 from sdk.traces import RunFolder
 from sdk.trainer.batch import Batch, BatchStats, TrainRow, build_batch
 from sdk.trainer.config import TrainConfig

@@ -14,7 +14,7 @@ from sdk import Message, Rollout, Task, User
 from sdk.evaluation.evaluation_run import evaluate_async, rollout_async
 from sdk.policies.scripted import ScriptedAgent
 from sdk.users.fidelity import USER_ERRORS
-from sdk.users.model_user import END
+from sdk.users.played_users import END
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 

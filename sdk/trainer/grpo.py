@@ -28,6 +28,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from ..errors import ConfigError
 from ..evidence.saved_weights import REFERENCE_FILE
+from ..freed_memory import give_freed_memory_back
 from ..policies.protocol import WeightPublisher
 from .base_trainer import PUBLISHING, BaseTrainer, OneGpu
 from .batch import Batch
@@ -341,6 +342,7 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
                 loss = self._part_loss(model, part)
                 self.accelerator.backward(loss)
                 done += loss.detach()
+            give_freed_memory_back()
         # The value is the loss of all parts, the gradient that of the last one.
         loss = self._part_loss(model, last)
         return loss + done if before else loss

@@ -33,12 +33,17 @@ def sparing_memory(config: TrainConfig, folder: Path) -> list[TrainerCallback]:
 
 
 class GiveFreedMemoryBack(TrainerCallback):  # type: ignore[misc]
-    """Before the optimiser's step, what the activations took; after it, what the gradients did."""
+    """Before the optimiser's step and the next micro-batch, what the activations took; after a step, what the gradients
+    did.
+
+    Gradients lie between what the activations of a micro-batch took, and those of the next one are of other sizes: they
+    would take new memory beside it.
+    """
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         give_freed_memory_back()
 
-    on_step_end = on_pre_optimizer_step
+    on_substep_end = on_step_end = on_pre_optimizer_step
 
 
 class OffloadedMoments(TrainerCallback):  # type: ignore[misc]

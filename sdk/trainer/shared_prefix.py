@@ -26,6 +26,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import ModelError
+from ..freed_memory import give_freed_memory_back
 from ..policies.models.own_forward import beyond, short_windows
 from .processes import follows
 from .tree_attention import PrefixTree, TreePlan, attending_as, attending_by_tree, attention_of, build_prefix_tree
@@ -465,6 +466,8 @@ def fused_forward(
     target_K = shifted_BL[label_mask_BL]
     temperature /= logit_factor(model)
     hidden_NH, router_logits = _run_backbone(model, tree, device, balances=balances)
+    if device.type == "cpu":
+        give_freed_memory_back()  # of the layers; what the head takes has other sizes, and would lie beside it
     if allowed is not None:
         allowed = replace(allowed, which=allowed.which[label_mask_BL])
     log_probs_K, entropy_K, top1_K = _score(model, hidden_NH, node_K, target_K, temperature, allowed)

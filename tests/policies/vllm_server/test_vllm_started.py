@@ -1,4 +1,7 @@
-"""Real vLLM, started by `sdk.train`, and its log-probabilities beside the trainer's."""
+"""Real vLLM, started by `sdk.train`, and its log-probabilities beside the trainer's.
+
+The newest release; `test_vllm_real.py` starts the oldest that is supported, trains with it and sends it weights.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,11 @@ import sdk
 pytestmark = pytest.mark.timeout(1200)
 
 
-@pytest.mark.parametrize("environment", ["vllm_python", "newest_vllm_python"])
 def test_a_model_is_trained_on_what_a_vllm_that_the_training_starts_samples_from_its_latest_weights(
-    environment: str, small_model_folder: Path, tmp_path: Path, request: pytest.FixtureRequest
+    newest_vllm_python: Path, small_model_folder: Path, tmp_path: Path
 ) -> None:
     vllm = {
-        "python": str(request.getfixturevalue(environment)),
+        "python": str(newest_vllm_python),
         "publish": "transfer",
         # A server tries out its largest batch, which takes the longest prompt whole, and clears its cache first.
         "arguments": ["--max-model-len", "1024", "--max-num-batched-tokens", "1024", "--max-num-seqs", "16"],

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ..errors import ConfigError
 from ..records import Rollout, Verdict
-from .text_tokens import tokenize
+from .text_tokens import as_typed, sentences, tokenize
 from .value_checks import (
     first_schema_problem,
     holds_json,
@@ -23,7 +23,7 @@ from .value_checks import (
 )
 from .verifier import ReadyMade
 
-_FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*?)\n?```", re.DOTALL)
+_FENCED = re.compile(r"```(?:json)?[ \t]*\r?\n(.*?)(?:\r?\n)?```", re.DOTALL | re.IGNORECASE)
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
 _DIGITS = re.compile(r"(?<![\w.])(?<!\d,)[-−]?\d+(?:\.\d+)?(?:,[-−]?\d+(?:\.\d+)?)+(?!\w|[.,]\d)")
 """Numbers joined by commas without spaces. Each comma separates thousands or items."""
@@ -38,9 +38,14 @@ _NONE = DENIALS | {"no", "none", "neither", "nor", "without", "except", "but"}
 _NONE |= {"exclude", "excluded", "excluding", "omit", "omitted", "ignore", "ignored", "skip", "skipped"}
 
 
-def words_asked(rollout: Rollout) -> set[Any]:
-    """The words of the user's messages. An answer may repeat the denials among them ("Which have not left?")."""
-    return {word for text in user_texts(rollout) for word in tokenize(text)}
+_INSTRUCTION = re.compile(r"\W*(?:please\W+)?(?:do not|don't|never|avoid|if|only|just)\b", re.IGNORECASE)
+
+
+def words_asked(rollout: Rollout) -> list[Any]:
+    """The words of the user's messages, one after the other. An answer may repeat the denials among them ("Which have
+    not left?"), but not those of instructions ("If you cannot tell, say so.")."""
+    asked = (one for text in user_texts(rollout) for one in sentences(text) if not _INSTRUCTION.match(one))
+    return [word for sentence in asked for word in tokenize(sentence)]
 
 
 def user_texts(rollout: Rollout) -> list[str]:
@@ -97,7 +102,7 @@ class AnswerSet(ReadyMade):
         if not isinstance(items, list) or not items or not all(tokenize(str(item)) for item in items):
             raise wrong_expected(rollout.task, "answer", f"is {shortened(items)}; it must be {form}")
         wanted = [tokenize(str(item)) for item in items]
-        denials = _NONE - words_asked(rollout)
+        denials = _NONE - set(words_asked(rollout))
         f1 = 0.0
 
         def problem(said: str) -> str | None:
@@ -270,7 +275,7 @@ def _no_constant(name: str) -> Any:
 
 def _lead(said: str, items: list[str]) -> str:
     """The text before the list, with its colon; empty where items have colons themselves."""
-    lead, colon, _ = said.partition(":")
+    lead, colon, _ = as_typed(said).partition(":")
     return lead + colon if colon and "\n" not in lead and not any(":" in item for item in items) else ""
 
 

@@ -13,7 +13,7 @@ from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
 from .answer_forms import DENIALS, gold, judged_answer, user_texts, words_asked
 from .repetition import listed, repeated
-from .text_tokens import UNITS, Quantity, Token, is_number, positions, quantities, tokenize
+from .text_tokens import UNITS, Quantity, Token, as_typed, is_number, positions, quantities, sentences, tokenize
 from .value_checks import missing_expected, shortened, wrong_expected
 from .verifier import ReadyMade
 
@@ -21,7 +21,9 @@ from .verifier import ReadyMade
 # The answer names an amount, in any unit of its kind.
 
 _FORM = "a number, a text such as '12.5 kg', or {'value': 12.5, 'unit': 'kg'}"
-_HEDGES = frozenset({"or", "either", "maybe", "perhaps", "possibly"})
+_HEDGES = frozenset({"maybe", "perhaps", "possibly"})
+_CHOICES = frozenset({"or", "either"})
+"""Words that hedge in a sentence with a number. "Ask me for more or for anything else." has none."""
 _SMALL = "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 _BETWEEN = re.compile(rf"\bbetween\s+(?:\w+\s+)?(?:[^\w\s]?\d|(?:{_SMALL})\b)", re.IGNORECASE)
 """A range of numbers ("between 3 and 5"), not of places."""
@@ -62,8 +64,8 @@ class AnswerNumber(ReadyMade):
         """1 if the answer says the expected amount and no other."""
         wanted = _wanted(rollout)
         asked = {(one.amount, one.dimension) for text in user_texts(rollout) for one in quantities(text)}
-        words = words_asked(rollout)
-        return judged_answer(rollout, lambda said: self._problem(said, wanted, asked, words))
+        words = set(words_asked(rollout))
+        return judged_answer(rollout, lambda said: self._problem(as_typed(said), wanted, asked, words))
 
     def _problem(
         self, said: str, wanted: Quantity, asked: set[tuple[Decimal, str]], words_asked: set[Any]
@@ -71,8 +73,10 @@ class AnswerNumber(ReadyMade):
         words = tokenize(said)
         if len(words) > self.max_words:
             return f"the answer has {len(words)} words, more than max_words={self.max_words}"
-        if hedge := next((word for word in words if word in _HEDGES), None):
-            return f"the answer hedges: {hedge!r}"
+        hedges = [word for word in words if word in _HEDGES]
+        hedges += [word for one in sentences(said) if quantities(one) for word in tokenize(one) if word in _CHOICES]
+        if hedges:
+            return f"the answer hedges: {hedges[0]!r}"
         if _BETWEEN.search(said):
             return "the answer hedges: 'between'"
         found = quantities(said)
@@ -207,6 +211,20 @@ _CHOICE = re.compile(r"\byes\b[^\w?]+(?:\w[.):]\s*)?no\b|\bno\b[^\w?]+(?:\w[.):]
 """Both words side by side, such as one on each line: the choices of an answer."""
 _WORD_ALONE = re.compile(r"\W*(?:yes|no)\W*")
 _TO_THE_JUDGE = re.compile(r"\b(score|reward|verdict|grade)\b[\s\"'*]*[:=]", re.IGNORECASE)
+_REPEATS = 2
+"""How often an answer may repeat the prompt."""
+_NO_REPLY = re.compile(
+    r"\W*no (?:\w+ )?(?:idea|clue|information|data|access|tools?|records?|results?|details?|way|doubt|problem|worries"
+    r"|answer|match(?:es)?)\b",
+    re.IGNORECASE,
+)
+"""Begins with no, and does not answer the question with it."""
+_UNSURE = re.compile(
+    r"\b(?:probably|i (?:think|guess|believe|assume)|(?:don't|do not|cannot|can't) (?:know|say|tell)|not sure|unsure"
+    r"|(?:can|will|let me) (?:check|look|find out))\b",
+    re.IGNORECASE,
+)
+"""Beside yes or no: whoever says this does not know."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -240,15 +258,20 @@ class AnswerMatch(ReadyMade):
         """Why the answer does not count, or None."""
         if rollout.stop_reason != "answered":
             return f"the rollout ended by {rollout.stop_reason}, not with an answer"
-        answer = tokenize(rollout.answer)
+        said = as_typed(rollout.answer)
+        answer = tokenize(said)
         if not answer:
             return "the answer is empty"
         prompt = [tokenize(text) for text in user_texts(rollout)]
-        known = [token for said in prompt for token in said]
+        known = [token for text in prompt for token in text]
+        if len(answer) > (most := self.max_words + _REPEATS * len(known)):
+            # One that goes on and on, such as an untrained model's, would take long to look through.
+            return f"the answer has {len(answer)} words, more than max_words={self.max_words} and the prompt ({most})"
         golds = [[_gold_tokens(choice) for choice in choices] for choices in required]
-        if _TO_THE_JUDGE.search(rollout.answer) and not _TO_THE_JUDGE.search(" ".join(map(str, _flat(required)))):
+        scored = _TO_THE_JUDGE.search(said)
+        if scored and scored[1].casefold() not in [*known, *tokenize(" ".join(map(str, _flat(required))))]:
             return "the answer speaks to whoever scores it"
-        if not self.whole and (reason := _not_asserted(rollout.answer, golds, known)):
+        if not self.whole and (reason := _not_asserted(said, golds, words_asked(rollout))):
             return reason
         answer = _without(prompt, answer)
         if self.whole:
@@ -405,6 +428,15 @@ def _turned(rollout: Rollout, golds: list[list[list[list[Token]]]]) -> str | Non
     return None
 
 
+def _is_no_reply(said: str, choices: list[list[list[Token]]], known: list[Token]) -> str | None:
+    """What shows that yes or no, where it is expected, is not meant as the reply; None where nothing does."""
+    words = [form[0] for choice in choices for form in choice if len(form) == 1]
+    if not all(word in (*YES, *NO) for word in words) or not words:
+        return None
+    found = [_NO_REPLY.match(said) if "no" in words else None, _UNSURE.search(said)]
+    return next((one[0] for one in found if one is not None and not positions(tokenize(one[0]), known)), None)
+
+
 def _sentences(text: str) -> list[str]:
     """The sentences of a text without case and spaces."""
     return [" ".join(sentence.casefold().split()) for sentence in re.split(r"(?<=[.!?])\s+|\n+", text)]
@@ -428,7 +460,9 @@ def _not_asserted(answer: str, golds: list[list[list[list[Token]]]], known: list
     """
     clauses = [(clause.strip(), tokenize(clause)) for clause in _CLAUSE_END.split(answer) if clause]
     for choices in golds:
-        reasons = []
+        reasons: list[str | None] = []
+        if unsure := _is_no_reply(answer, choices, known):
+            return f"the answer does not assert it: {unsure!r}"
         for number, (clause, words) in enumerate(clauses):
             for form in (form for choice in choices for form in choice):
                 is_reply = len(form) == 1 and form[0] in (*YES, *NO)

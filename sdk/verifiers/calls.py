@@ -224,8 +224,15 @@ def _is(pattern: Mapping[str, Any], record: CallRecord, where: str) -> bool:
     given = record.call.arguments
     wrong = pattern.get("arguments", {}).items()
     return bool(pattern["name"] == record.call.name) and all(
-        name in given and fits(inner, given[name], where) for name, inner in wrong
+        name in given and (fits(inner, given[name], where) or _written_alike(inner, given[name]))
+        for name, inner in wrong
     )
+
+
+def _written_alike(one: Any, other: Any) -> bool:
+    """Whether two plain values are the same as text: many tools take `17` for `"17"`, and do the same."""
+    plain = isinstance(one, str | int | float) and isinstance(other, str | int | float)
+    return plain and str(one).strip().casefold() == str(other).strip().casefold()
 
 
 def _where(rollout: Rollout, key: str) -> str:

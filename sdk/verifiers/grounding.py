@@ -10,6 +10,7 @@ import threading
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Literal, Protocol
 
@@ -18,7 +19,7 @@ import anyio
 from ..errors import ConfigError, VerifierError, plain_errors
 from ..records import CallRecord, Rollout, Verdict
 from .combining import checked_parts
-from .text_tokens import Token, content_words, numbers_and_names, positions, quantities, sentences, tokenize
+from .text_tokens import Token, as_typed, content_words, numbers_and_names, positions, quantities, sentences, tokenize
 from .value_checks import shortened
 from .verifier import ReadyMade, VerifierLike, call_in_thread, run_verifier, verifier_name
 
@@ -26,7 +27,9 @@ _LEARN = "know|say|tell|answer|find|determine|identify|locate|establish|confirm|
 _LEARNT = "known|said|told|answered|found|determined|identified|located|established|confirmed|verified|retrieved"
 _ABSTAINS = re.compile(
     rf"\b(?:(?P<own>(?:i|we) (?:do not|don't|did not|didn't|cannot|can't|can not|could not|couldn't) (?:{_LEARN})"
-    rf"|(?:unable|not able) to (?:{_LEARN}))"
+    r"|(?:i|we) have no idea|(?:i|we)(?:'m| am|'re| are) not (?:sure|certain)"
+    r"|(?:i|we) (?:do not|don't) have (?:access|(?:that|this|any|enough) (?:information|data))"
+    rf"|(?:unable|not able|wasn't able|weren't able) to (?:{_LEARN}))"
     rf"|(?:not possible|impossible) to (?:{_LEARN})"
     rf"|(?:cannot|can't|can not|could not|couldn't) be (?:{_LEARNT})"
     r"|(?:no|not enough|insufficient) (?:\w+ )?(?:information|data|details?|records?|results?|match(?:es)?|answer)"
@@ -60,13 +63,25 @@ class Checker(Protocol):
     def __call__(self, document: str, claim: str) -> float | Awaitable[float]: ...
 
 
+class _Document:
+    """What is compared of a document. Each claim asks for it again."""
+
+    def __init__(self, text: str) -> None:
+        self.tokens = frozenset(tokenize(text))
+        self.amounts = {(one.amount, one.dimension) for one in quantities(text)}
+        self.days = set(_dates(text).values())
+
+
+_document = lru_cache(maxsize=16)(_Document)
+
+
 def lexical_support(document: str, claim: str) -> float:
     """The share of the claim's content words that the document has, 0 where `exact_support` is 0.
 
     It compares words, not meaning: "A pays B" supports "B pays A", it does not see negations, and a claim in other
     words than the document's has no support.
     """
-    have = set(tokenize(document))
+    have = _document(document).tokens
     words = content_words(claim)
     return exact_support(document, claim) * (sum(word in have for word in words) / len(words) if words else 1.0)
 
@@ -75,22 +90,20 @@ def exact_support(document: str, claim: str) -> float:
     """1 where the document has all of the claim's numbers, names and identifiers, otherwise 0: every paraphrase keeps
     them. An amount may be in another unit (12,500 g for 12.5 kg), and a date in another form (5 January 2026 for
     2026-01-05)."""
-    have = set(tokenize(document))
-    if have.issuperset(numbers_and_names(claim)):
+    have, claim = _document(document), as_typed(claim)
+    if have.tokens.issuperset(numbers_and_names(claim)):
         return 1.0
-    known = {(one.amount, one.dimension) for one in quantities(document)}
-    same = [one.text for one in quantities(claim) if one.dimension and (one.amount, one.dimension) in known]
-    days = set(_dates(document).values())
-    same += [text for text, day in _dates(claim).items() if day in days]
+    same = [one.text for one in quantities(claim) if one.dimension and (one.amount, one.dimension) in have.amounts]
+    same += [text for text, day in _dates(claim).items() if day in have.days]
     for text in same:
         claim = claim.replace(text, " ", 1)
-    return float(have.issuperset(numbers_and_names(claim)))
+    return float(have.tokens.issuperset(numbers_and_names(claim)))
 
 
 def _dates(text: str) -> dict[str, tuple[int, int, int]]:
     """The dates of a text as they are written, with year, month and day."""
     found = {}
-    for match in _DATE.finditer(text):
+    for match in _DATE.finditer(as_typed(text)):
         month = match["m"] or match["name"] or match["name2"]
         number = int(month) if month.isdecimal() else _MONTHS.index(month[:3].lower()) + 1
         year, day = match["y"] or match["y2"] or match["y3"], match["d"] or match["d2"] or match["d3"]
@@ -151,17 +164,18 @@ class Grounded(ReadyMade):
     free: tuple[str, ...] = ()
 
     async def verify(self, rollout: Rollout) -> Verdict:
-        first = await run_verifier(self.right, rollout, timeout_s=None)
+        first = await run_verifier(self.right, _without_citations(rollout), timeout_s=None)
         name = verifier_name(self.right).partition("(")[0]
-        abstained = abstains(rollout.answer, _prompt_text(rollout))
+        answer = as_typed(rollout.answer)
+        abstained = abstains(answer, _prompt_text(rollout))
         arguments = ungrounded_arguments(rollout, self.free)
         # "I don't know" is not a claim. The rest of such an answer is checked where it earns a reward.
-        said = _ABSTAINS.sub(" ", rollout.answer) if abstained else rollout.answer
+        said = _ABSTAINS.sub(" ", answer) if abstained else answer
         looked_at = not abstained or first.score > 0
         claims = await self._unsupported_claims(said, rollout, abstained, first.score > 0) if looked_at else []
-        if abstained and claims and not any(found["own"] for found in _ABSTAINS.finditer(rollout.answer)):
+        if abstained and claims and not any(found["own"] for found in _ABSTAINS.finditer(answer)):
             abstained = False  # it is right, and reports that something is unknown: "its status is unknown"
-            claims = await self._unsupported_claims(rollout.answer, rollout, abstained, right=True)
+            claims = await self._unsupported_claims(answer, rollout, abstained, right=True)
         components = {
             "arguments": float(not arguments),
             "claims": float(not claims),
@@ -199,7 +213,7 @@ class Grounded(ReadyMade):
 
         with plain_errors():
             async with anyio.create_task_group() as group:  # a checker may be slow, and take several claims at once
-                for place, sentence in enumerate(sentences(answer)):
+                for place, sentence in enumerate(dict.fromkeys(sentences(answer))):
                     cited, wrong = _cited(sentence, rollout.calls)
                     claim = _CITATION.sub(" ", sentence).strip()
                     if wrong:
@@ -272,6 +286,7 @@ def grounded(
 def abstains(answer: str, prompt: str = "") -> bool:
     """Whether an answer admits that it does not know and claims nothing else: it has at most 30 words, and no number or
     name that the prompt lacks."""
+    answer = as_typed(answer)
     rest = _ABSTAINS.sub(" ", answer)
     claims = [word for word in numbers_and_names(rest) if word != "i" and word not in tokenize(prompt)]
     return rest != answer and len(tokenize(answer)) <= 30 and not claims
@@ -335,9 +350,20 @@ def _is_identifier(key: str) -> bool:
     return any(sign.isdigit() for sign in key) and not (key.isidentifier() and any(map(str.islower, key)))
 
 
+def _without_citations(rollout: Rollout) -> Rollout:
+    """The rollout as `right` reads it: the name of a call is no part of the answer."""
+    names = _named(rollout.calls)
+    answer = _CITATION.sub(lambda found: "" if found[1] in names else found[0], rollout.answer)
+    return rollout if answer == rollout.answer else rollout.model_copy(update={"answer": answer.strip()})
+
+
+def _named(calls: Sequence[CallRecord]) -> dict[str, CallRecord]:
+    return {record.call.id: record for record in calls} | {f"#{n}": record for n, record in enumerate(calls, 1)}
+
+
 def _cited(sentence: str, calls: Sequence[CallRecord]) -> tuple[list[CallRecord], list[str]]:
     """The calls that a sentence cites, and the citations that name no call that worked."""
-    by_name = {record.call.id: record for record in calls} | {f"#{n}": record for n, record in enumerate(calls, 1)}
+    by_name = _named(calls)
     names = _CITATION.findall(sentence)
     good = [by_name[name] for name in names if name in by_name and succeeded(by_name[name])]
     return good, [name for name in names if name not in by_name or not succeeded(by_name[name])]

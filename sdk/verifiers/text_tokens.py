@@ -100,6 +100,7 @@ def quantities(text: str) -> list[Quantity]:
     Example: `quantities("1.5 kg in 2 parcels")` -> 1.5 kg and 2
     """
     found: list[tuple[Quantity, int]] = []
+    text = as_typed(text)
     for match in _QUANTITY.finditer(text):
         number = _value(match["number"], match["power"])
         if number is None:
@@ -179,6 +180,15 @@ _PIECE = re.compile(
 )
 
 
+_TYPED = str.maketrans("\u2010\u2011\u2019", "--'", "\u00ad\u200b\u200c\u200d\u2060\ufeff")
+
+
+def as_typed(text: str) -> str:
+    """The text with the hyphens and apostrophes of a keyboard, and without signs that nobody sees. Models write
+    typographic ones ("don\u2019t", "A\u201112") as often."""
+    return text.translate(_TYPED)
+
+
 def tokenize(text: str) -> list[Token]:
     """Words and numbers of a text. Case, punctuation, spaces, thousands separators and currencies do not count.
 
@@ -186,9 +196,9 @@ def tokenize(text: str) -> list[Token]:
 
     Example: `tokenize("It costs $1,234.50.") == ["it", "costs", Decimal("1234.5")]`
     """
-    text = _THIN.sub(",", text)
+    text = _THIN.sub(",", as_typed(text))
     text = unicodedata.normalize("NFKC", text).casefold()
-    text = text.translate({ord(sign): None for sign in _CURRENCY} | {ord("−"): "-", ord("’"): "'"})
+    text = text.translate({ord(sign): None for sign in _CURRENCY} | {ord("−"): "-"})
     text = _CODE_BEFORE.sub("", _CODE_AFTER.sub("", text))
     return [
         _number(match["number"]) if match["number"] is not None else _plain(match["word"])
@@ -228,7 +238,7 @@ def _plain(word: str) -> str:
 # Sentences, and their words with content, for checks that compare words without their meaning.
 
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'(\[])|\n+|(?<=;)\s+")
-_CAPITAL = re.compile(r"(?<![.!?]\s)(?<!^)\b[A-Z][\w'-]+")
+_CAPITAL = re.compile(r"(?<![.!?]\s)(?<!^)\b(?!I'(?:m|ve|ll|d)\b)[A-Z][\w'-]+")
 _SMALL_WORDS = """
 a an the this that these those it its he she they them his her their i you we me my your our is are was were
 be been being am do does did done has have had having will would can could may might shall should must of in
@@ -253,7 +263,7 @@ def content_words(text: str) -> list[Token]:
 
 def numbers_and_names(text: str) -> list[Token]:
     """Numbers, words with a digit, and capitalised words inside a sentence: every paraphrase keeps them."""
-    names = {word for found in _CAPITAL.findall(text) for word in tokenize(found)} - NO_CONTENT
+    names = {word for found in _CAPITAL.findall(as_typed(text)) for word in tokenize(found)} - NO_CONTENT
     return [
         word
         for word in dict.fromkeys(tokenize(text))

@@ -316,7 +316,7 @@ class AnswerMatch(ReadyMade):
                 return f"the answer also says {stray:f}, a number that was not asked about"
         right = [form for choices in golds for choice in choices for form in choice]
         return repeated(rollout, answer, rest, [known, *right], self.other_values) or listed(
-            rollout.answer, right, self.other_values
+            rollout.answer, right, self.other_values, user_texts(rollout)
         )
 
     def _other_option(self, rest: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout) -> str | None:

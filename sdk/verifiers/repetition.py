@@ -99,27 +99,38 @@ def repeated(
 
 _NO_ITEM = NO_CONTENT - {"done"}
 """In a list of candidates `done` is one: the answer of tasks that only change something."""
-_SEPARATOR = re.compile(r"\s*(?:[,;/|\n]|\b(?:and|or)\b)\s*", re.IGNORECASE)
+_SEPARATOR = re.compile(r"\s*(?:[,;/|\n\t•·&>=()]|\s[-–—+*]\s|[.!?](?=\s|$)|\b(?:and|or)\b)\s*", re.IGNORECASE)
 _OR = re.compile(r"\bor\b", re.IGNORECASE)
+_PLACES: frozenset[Token] = frozenset({"in", "on", "at", "to", "from", "by", "with", "for", "under", "over"})
+_IT: frozenset[Token] = frozenset({"it", "they"})
+_HEADS: frozenset[Token] = frozenset({"is", "are", "was", "were"})
+"""Beginnings of an item: "It is red. It is blue." """
+_ROW = 4
+"""More words in a row than this, none of which the user or the right value has, are a list without signs."""
 _ITEM = 3
 """The most words of an item of a list."""
 _MORE_ITEMS = 1
 """How many more than `other_values` items may stand in a list with the right one: "Graz, Austria, Europe"."""
 
 
-def listed(said: str, right: Sequence[Sequence[Token]], other_values: int) -> str | None:
+def listed(said: str, right: Sequence[Sequence[Token]], other_values: int, asked: Sequence[str] = ()) -> str | None:
     """The reason why an answer only lists what is right among other values, or None: the right value is an item of its
-    own, and more than `other_values` + 1 other items are in the list, or one is after "or".
+    own, and more than `other_values` + 1 other items are in the list, or one is after "or"; or a line of words without
+    any sign has it; or the other of two that the user `asked` about ("A or B?") is an item beside it.
 
-    An item is a run of at most three words, all with content, between separators.
+    An item is a run of at most three words, all with content, between separators. Where the right one begins with a
+    preposition ("in the truck"), others may, too.
     """
     wanted = [[word for word in form if word not in _NO_ITEM] for form in right]
+    light = _ARTICLES | ({form[0] for form in right if form} & _NO_ITEM and _PLACES)
+    heads = _HEADS if light == _ARTICLES else frozenset[Token]()
 
     def items(text: str) -> list[tuple[list[Token], bool]]:
         """Of each piece its words with content, and whether it has no others but articles."""
         pieces = [tokenize(piece) for piece in _SEPARATOR.split(text)]
+        pieces = [words[2:] if len(words) > 2 and words[0] in _IT and words[1] in heads else words for words in pieces]
         return [
-            ([word for word in words if word not in _NO_ITEM], not set(words) & _NO_ITEM - _ARTICLES)
+            ([word for word in words if word not in _NO_ITEM], not set(words) & _NO_ITEM - light)
             for words in pieces
             if words
         ]
@@ -128,11 +139,20 @@ def listed(said: str, right: Sequence[Sequence[Token]], other_values: int) -> st
         return item[1] and 0 < len(item[0]) <= _ITEM and item[0] not in wanted
 
     pieces = items(said)
+    familiar = {word for text in asked for word in tokenize(text)} | {word for form in right for word in form}
+    for words, is_bare in pieces:
+        if is_bare and len(words) > _ROW and any(positions(form, words) for form in wanted):
+            strange = [str(word) for word in words if word not in familiar]
+            if len(strange) > _ROW:
+                return f"the answer lists other values, too: {', '.join(strange[:5])}"
     if not any(words in wanted for words, _ in pieces):
         return None
     others = [" ".join(map(str, one[0])) for one in pieces if is_other(one)]
     if len(others) > other_values + _MORE_ITEMS:
         return f"the answer lists other values, too: {', '.join(others[:5])}"
+    rivals = [other for one, other in _two_asked(asked) if one in wanted and other not in wanted]
+    if rival := next((one for one in pieces if is_other(one) and one[0] in rivals), None):
+        return f"the answer also says {' '.join(map(str, rival[0]))!r}, the other one that was asked about"
     for found in _OR.finditer(said):
         before, after = items(said[: found.start()])[-1:], items(said[found.end() :])[:1]
         if before and after and {before[0][0] in wanted, after[0][0] in wanted} == {True, False}:
@@ -140,6 +160,15 @@ def listed(said: str, right: Sequence[Sequence[Token]], other_values: int) -> st
             if is_other(other):
                 return f"the answer hedges: it also says {' '.join(map(str, other[0]))!r}"
     return None
+
+
+def _two_asked(asked: Sequence[str]) -> Iterator[tuple[list[Token], list[Token]]]:
+    """Both ways round, each two words of a message that "or" joins."""
+    for text in asked:
+        for found in _OR.finditer(text):
+            before, after = tokenize(text[: found.start()])[-1:], tokenize(text[found.end() :])
+            after = [word for word in after if word not in _ARTICLES][:1]
+            yield from ((before, after), (after, before))
 
 
 def _pieces(

@@ -13,7 +13,18 @@ from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
 from .answer_forms import DENIALS, gold, judged_answer, user_texts, words_asked
 from .repetition import listed, repeated
-from .text_tokens import UNITS, Quantity, Token, as_typed, is_number, positions, quantities, sentences, tokenize
+from .text_tokens import (
+    NO_CONTENT,
+    UNITS,
+    Quantity,
+    Token,
+    as_typed,
+    is_number,
+    positions,
+    quantities,
+    sentences,
+    tokenize,
+)
 from .value_checks import missing_expected, shortened, wrong_expected
 from .verifier import ReadyMade
 
@@ -33,11 +44,16 @@ _BEFORE = re.compile(
     r"|(?:^\W*|\b(?:is|are|from|about|around|roughly|approximately|costs?|takes?|weighs?)\s+)"
     r"\d[\d.,]*(?:\s?[^\W\d]+)? to"
     r")\b\s*(?:\w+\s+)?$"
-    r"|\b(?:half|twice|thrice|double|triple|times)(?:\s+(?:of|the|these|those))*\s+$",
+    r"|\b(?:half|twice|thrice|double|triple|times)(?:\s+(?:of|the|these|those))*\s+$"
+    r"|[<>≤≥±×]\s*$",
     re.IGNORECASE,
 )
 """Words that must not precede the number: they deny it, only bound it, or make it part of another amount. "10 to"
 bounds it; "set to", "sent to" and "of order 17 to" do not."""
+_AFTER = re.compile(
+    r"\s*\b(?:or (?:more|less|fewer|over|under)|at (?:most|least)|dozen|thousand|million|billion)\b", re.IGNORECASE
+)
+"""Words right after the number that bound it or make it part of another amount."""
 _CLAUSE = re.compile(r"[.,;:!?](?=\s|$)|\n|\b(?:and|(?<!anything )but)\b", re.IGNORECASE)
 _SLACK = Decimal("1e-18")
 """Tolerance for factors such as 5/9, which have 28 digits here."""
@@ -86,7 +102,7 @@ class AnswerNumber(ReadyMade):
             unitless = bool(wanted.dimension) and any(not one.dimension for one in others)
             return f"the answer does not say {wanted.text}" + ", its number has no unit that is known" * unitless
         denials = DENIALS - words_asked
-        denied = any(_BEFORE.search(said[: one.start]) or _denied(said, one, denials, words_asked) for one in right)
+        denied = any(_is_bounded(said, one) or _denied(said, one, denials, words_asked) for one in right)
         if denied or all(_asks(said, one) for one in right):
             return "the answer asks about the number, denies or only bounds it, or says a part or a multiple of it"
         if others:
@@ -118,6 +134,11 @@ def answer_number(*, within: float = 0.0, relative: float = 0.0, max_words: int 
     Example: `answer_number(relative=0.01)` with `expected={"answer": "1.5 kg"}`
     """
     return AnswerNumber(within=within, relative=relative, max_words=max_words)
+
+
+def _is_bounded(said: str, one: Quantity) -> bool:
+    """Whether the words beside a number deny or bound it, or make another amount of it."""
+    return bool(_BEFORE.search(said[: one.start]) or _AFTER.match(said, one.start + len(one.text)))
 
 
 def _denied(said: str, one: Quantity, denials: frozenset[str], asked: set[Any]) -> bool:
@@ -258,16 +279,18 @@ class AnswerMatch(ReadyMade):
         """Why the answer does not count, or None."""
         if rollout.stop_reason != "answered":
             return f"the rollout ended by {rollout.stop_reason}, not with an answer"
-        said = as_typed(rollout.answer)
+        golds = [[_gold_tokens(choice) for choice in choices] for choices in required]
+        numeric = any(is_number(form) for choices in golds for choice in choices for form in choice)
+        read = _with_digits if numeric else as_typed
+        said = read(rollout.answer)
         answer = tokenize(said)
         if not answer:
             return "the answer is empty"
-        prompt = [tokenize(text) for text in user_texts(rollout)]
+        prompt = [tokenize(read(text)) for text in user_texts(rollout)]
         known = [token for text in prompt for token in text]
         if len(answer) > (most := self.max_words + _REPEATS * len(known)):
             # One that goes on and on, such as an untrained model's, would take long to look through.
             return f"the answer has {len(answer)} words, more than max_words={self.max_words} and the prompt ({most})"
-        golds = [[_gold_tokens(choice) for choice in choices] for choices in required]
         scored = _TO_THE_JUDGE.search(said)
         if scored and scored[1].casefold() not in [*known, *tokenize(" ".join(map(str, _flat(required))))]:
             return "the answer speaks to whoever scores it"
@@ -278,7 +301,7 @@ class AnswerMatch(ReadyMade):
             return self._whole_problem(answer, golds)
         if len(answer) > self.max_words:
             return f"the answer has {len(answer)} words, more than max_words={self.max_words}"
-        return self._contained_problem(answer, golds, rollout, known)
+        return self._contained_problem(said, answer, golds, required, rollout, known)
 
     def _whole_problem(self, answer: list[Token], golds: list[list[list[list[Token]]]]) -> str | None:
         if len(golds) != 1:
@@ -288,19 +311,29 @@ class AnswerMatch(ReadyMade):
         return None if any(answer == form for choice in golds[0] for form in choice) else "the answer is another"
 
     def _contained_problem(
-        self, answer: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout, known: list[Token]
+        self,
+        said: str,
+        answer: list[Token],
+        golds: list[list[list[list[Token]]]],
+        required: list[list[Any]],
+        rollout: Rollout,
+        known: list[Token],
     ) -> str | None:
         spans: set[int] = set()
-        for choices in golds:
+        for choices, texts in zip(golds, required, strict=True):
             found = [
                 (at, form)
-                for choice in choices
+                for choice, text in zip(choices, texts, strict=True)
+                if _is_named(text, said)
                 for form in choice
                 for at in positions(form, answer)
                 if _stands(form, at, answer, _NOT_YET if form in _STATUS_WORDS else frozenset())
             ]
             if not found:
                 return "the answer does not say it"
+            amounts = [one for one in quantities(said) if [one.number] in [form for _, form in found]]
+            if amounts and all(_is_bounded(said, one) for one in amounts):
+                return f"the answer denies or only bounds {amounts[0].text}, or says a part or a multiple of it"
             for at, form in found:
                 spans |= set(range(at, at + len(form)))
         if (turned := _turned(rollout, golds)) is not None:
@@ -316,7 +349,7 @@ class AnswerMatch(ReadyMade):
                 return f"the answer also says {stray:f}, a number that was not asked about"
         right = [form for choices in golds for choice in choices for form in choice]
         return repeated(rollout, answer, rest, [known, *right], self.other_values) or listed(
-            rollout.answer, right, self.other_values, user_texts(rollout)
+            said, right, self.other_values, user_texts(rollout)
         )
 
     def _other_option(self, rest: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout) -> str | None:
@@ -343,8 +376,8 @@ def answer_match(
 
     The expected answer is a string, a number, a bool (yes or no), a list of acceptable ones, or `{"all": [...]}`, whose
     items must all be in the answer (each may itself be a list of acceptable ones). Case, punctuation, spaces, thousands
-    separators and currency signs are ignored. Numbers are compared by value; 12 is found neither in 312 nor in A-12 nor
-    in a date.
+    separators and currency signs are ignored. Numbers are compared by value, up to twelve also as words; 12 is found in
+    none of 312, A-12 and a date.
 
     By default the answer may be a sentence that contains the expected one. It is wrong where
 
@@ -354,8 +387,11 @@ def answer_match(
     - the expected answer is one of `options` (or of `task.expected["options"]`, which takes precedence), and the answer
       names another option, too;
     - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
-    - it lists the expected one among more than `other_values` + 1 others ("kettle, lamp, rug, mirror"), or with another
-      one after "or";
+    - it lists the expected one among more than `other_values` + 1 others ("kettle, lamp, rug, mirror"; sentences, too,
+      and rows without signs), with another one after "or", or with the other one that was asked about ("A or B?");
+    - the expected number is only bounded ("at least 12", "12 or more"), or part of another one ("twice 12");
+    - yes or no is no reply ("No idea", "Yes, probably"), or the expected text is also a small word (IT, May, option A)
+      and the answer only has the word;
     - it repeats more than `other_values` other values that tools returned, in whatever form, or at least half of the
       other content of a result (and more than `other_values` + 1 pieces of it), or very many words in a row: an answer
       that repeats all results is right by chance. It may quote one sentence of a longer result;
@@ -426,6 +462,33 @@ def _turned(rollout: Rollout, golds: list[list[list[list[Token]]]]) -> str | Non
         if word in wanted and opposite not in wanted and found(said) and not found(told):
             return opposite
     return None
+
+
+_DIGITS = {word: str(number) for number, word in enumerate(_SMALL.split("|")) if word != "one"}
+"""Not of "one", which is no number in "the blue one" and "one of them"."""
+_NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_DIGITS)})\b", re.IGNORECASE)
+
+
+def _with_digits(text: str) -> str:
+    """As a keyboard types it, with small numbers in digits."""
+    return _NUMBER_WORD.sub(lambda found: _DIGITS[found[0].casefold()], as_typed(text))
+
+
+_ALSO_A_WORD = {word for word in NO_CONTENT if len(word) <= 2} - {"no", "on", "up"} | {"us"}
+_ALSO_A_MONTH = frozenset({"May", "Will"})
+_LETTER = r"(?:^\W*|[(:*\"']\s*|(?:'s|\b(?:is|option|answer|choice|grade))\W+){letter}(?=\W*(?:$|[.):,*\"'\n]))"
+
+
+def _is_named(gold: Any, said: str) -> bool:
+    """Whether an answer names a value that is also a small word in other letters (IT, US, May, option A), and does not
+    only have the word. True for all other values."""
+    if not isinstance(gold, str) or not (gold.isupper() or gold in _ALSO_A_MONTH):
+        return True
+    if gold in ("A", "I"):
+        return re.search(_LETTER.format(letter=gold), said, re.MULTILINE) is not None
+    if gold not in _ALSO_A_MONTH and not set(tokenize(gold)) <= _ALSO_A_WORD:
+        return True
+    return re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", said) is not None
 
 
 def _is_no_reply(said: str, choices: list[list[list[Token]]], known: list[Token]) -> str | None:

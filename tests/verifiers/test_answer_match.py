@@ -20,6 +20,68 @@ async def score(answer, gold, *, verifier=None, prompt="Where is order 4417?", *
 
 
 @pytest.mark.parametrize(
+    ("answer", "gold", "prompt"),
+    [
+        ("It was sent from A\u201112 to B\u20117.", "a-12", "From where?"),
+        ("Two parcels.", 2, "How many parcels are there?"),
+        ("There are twelve, in all.", 12, "How many parcels are there?"),
+        ("Credit score: 720", 720, "What is Ann's credit score?"),
+        ("It\u2019s in the truck, in bay 3.", "in the truck", "Where is the parcel of bay 3?"),
+        ("Brava, not Alba", "Brava", "Which room is larger, Alba or Brava?"),
+        ("Brava is larger than Alba.", "Brava", "Which room is larger, Alba or the Brava?"),
+        ("The ticket is for IT.", "IT", "Which department?"),
+        ("**A**", "A", "Which option?"),
+        ("Her grade is A.", "A", "Which grade?"),
+        ("May", "May", "Which month?"),
+        ("on", "ON", "Is the heating on or off?"),
+        ("No tickets are overdue.", False, "Are any tickets overdue?"),
+        ("No, I cannot say so.", False, "Can you say that it is paid, or can you not? I cannot say."),
+    ],
+)
+async def test_a_right_answer_counts_as_chat_models_write_it(answer, gold, prompt):
+    assert await score(answer, gold, prompt=prompt) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "prompt"),
+    [
+        ("It is red. It is blue. It is green. It is black.", "blue", "What colour?"),
+        ("red \u2022 blue \u2022 green \u2022 black", "blue", "What colour?"),
+        ("red - blue - green - black", "blue", "What colour?"),
+        ("red blue green black white grey pink brown", "blue", "What colour?"),
+        ("at the depot, in the truck, at the door, on the shelf", "in the truck", "Where is it?"),
+        ("Alba and Brava", "Brava", "Which room is larger, Alba or Brava?"),
+        ("Brava, Alba", "Brava", "Which room is larger, Alba or the Brava?"),
+        ("No idea.", False, "Is it paid?"),
+        ("No information is available.", False, "Is it paid?"),
+        ("No tool can answer this.", False, "Is it paid?"),
+        ("Yes, probably.", True, "Is it paid?"),
+        ("Yes, I can check that for you.", True, "Is it paid?"),
+        ("I could not look it up, but let me know if I can help.", "IT", "Which department?"),
+        ("Please contact us.", "US", "Which country?"),
+        ("It may end soon.", "May", "Which month?"),
+        ("It is a hard question.", "A", "Which option?"),
+        ("At least 12.", 12, "How many?"),
+        ("12 or more", 12, "How many?"),
+        ("twice 12", 12, "How many?"),
+        ("\u2265 12", 12, "How many?"),
+        ("12 dozen", 12, "How many?"),
+        ("Two or three.", 2, "How many?"),
+        ("Two, three, four, five.", 2, "How many?"),
+        ("I cannot confirm that it was shipped.", "shipped", "Was it shipped? If you cannot confirm it, tell me."),
+    ],
+)
+async def test_what_only_contains_the_right_words_does_not_count(answer, gold, prompt):
+    assert await score(answer, gold, prompt=prompt) == 0
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("answer", ["shipped " * 50_000, "Where is order 4417? " * 20_000 + "shipped"])
+async def test_an_answer_that_goes_on_and_on_is_refused_at_once(answer):
+    assert await score(answer, "shipped") == 0
+
+
+@pytest.mark.parametrize(
     ("answer", "gold"),
     [
         ("shipped", "shipped"),

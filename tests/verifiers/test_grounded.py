@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mcp_bridge.records import ToolResult
 from sdk.errors import ConfigError, VerifierError
 from sdk.records import CallRecord, Rollout, Task, ToolCall
-from sdk.verifiers import answer_match, grounded, minicheck, run_verifier
+from sdk.verifiers import answer_match, answer_number, grounded, minicheck, run_verifier
 from sdk.verifiers.grounding import abstains, lexical_support, ungrounded_arguments
 
 FIND = ("find_customer", {"name": "Lena Abbott"}, "C-17: Lena Abbott, gold, lives in Graz")
@@ -31,6 +31,34 @@ def one(answer, *calls, prompt="Where is the order of Lena Abbott?", expected="s
     return Rollout(
         id="r", task=Task(id="t", prompt=prompt, expected={"answer": expected}), answer=answer, calls=records
     )
+
+
+@pytest.mark.parametrize(
+    ("answer", "score"),
+    [
+        ("It weighs 12 kg [#1].", 1),
+        ("It weighs 12 kg [call_1].", 1),
+        ("It weighs 12 kg, and I'm happy to help further [#1].", 1),
+        ("It weighs 12 kg [#2].", -1),  # cites what is no call
+        ("It weighs 13 kg [#1].", -1),
+        ("I don\u2019t know.", 0),
+        ("I'm sorry, but I'm unable to find it.", 0),
+        ("I have no idea.", 0),
+        ("I don't have access to that information.", 0),
+    ],
+)
+async def test_the_name_of_a_call_is_no_part_of_the_answer_and_whoever_does_not_know_may_say_so_in_many_ways(
+    answer, score
+):
+    judged = one(answer, ("weigh", {"x": "parcel"}, "12 kg"), prompt="How heavy is the parcel?", expected="12 kg")
+    assert (await run_verifier(grounded(answer_number(), citations="required"), judged)).score == score
+
+
+@pytest.mark.timeout(30)
+async def test_an_answer_of_the_same_sentence_again_and_again_is_checked_once():
+    text = " ".join(f"Order {number} shipped to Graz." for number in range(5000))
+    judged = one("Order 4417 shipped to Graz.\n" * 2000, ("look", {"x": "order"}, text))
+    assert (await run_verifier(grounded(always(1.0)), judged)).score == 1
 
 
 def always(score):

@@ -7,7 +7,7 @@ from rollouts_for_verifiers import rollout
 
 from sandboxes import diff
 from sdk.errors import ConfigError, VerifierError
-from sdk.verifiers import all_of, answer_match, any_of, final_state, required_calls, run_verifier, weighted
+from sdk.verifiers import all_of, answer_match, any_of, calls_match, final_state, required_calls, run_verifier, weighted
 
 BEFORE = {"orders": {"1": {"status": "processing", "total": 12}, "2": {"status": "processing", "total": 5}}}
 CANCELLED = {"orders": {"1": {"status": "cancelled", "total": 12}, "2": {"status": "processing", "total": 5}}}
@@ -175,6 +175,12 @@ MADE_CANCEL = ("cancel_order", {"reason": "late", "order_id": 1})
 )
 async def test_gold_calls_must_have_succeeded_with_equal_arguments(verifier, calls, score):
     assert (await judge(verifier, expected={"calls": [GET, CANCEL]}, calls=calls)).score == score
+
+
+@pytest.mark.parametrize(("given", "score"), [("17", 0), (17, 0), (" 17 ", 0), (18, 1), ("17a", 1), (None, 1)])
+async def test_a_forbidden_call_is_seen_whether_its_arguments_are_numbers_or_texts(given, score):
+    expected = {"forbid": [{"name": "refund", "arguments": {"order": "17"}}]}
+    assert (await judge(calls_match(), expected=expected, calls=[("refund", {"order": given})])).score == score
 
 
 async def test_two_equal_gold_calls_need_two_calls():

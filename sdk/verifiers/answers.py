@@ -38,22 +38,20 @@ _CHOICES = frozenset({"or", "either"})
 _SMALL = "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 _BETWEEN = re.compile(rf"\bbetween\s+(?:\w+\s+)?(?:[^\w\s]?\d|(?:{_SMALL})\b)", re.IGNORECASE)
 """A range of numbers ("between 3 and 5"), not of places."""
+_MULTIPLE_BEFORE = r"\b(?:half|twice|thrice|double|triple|times)(?:\s+(?:of|the|these|those))*\s+$|[×]\s*$"
+_MULTIPLE_AFTER = r"\s*\b(?:dozen|thousand|million|billion)\b"
 _BEFORE = re.compile(
     r"(?:\b(?:not|no|never|isn't|wasn't|cannot|(?:more|less|fewer|greater|other|rather) than|at (?:least|most)|up to"
     rf"|over|under|above|below|(?:close|closer|near|nearer|next|{_SMALL}) to)"
     r"|(?:^\W*|\b(?:is|are|from|about|around|roughly|approximately|costs?|takes?|weighs?)\s+)"
     r"\d[\d.,]*(?:\s?[^\W\d]+)? to"
-    r")\b\s*(?:\w+\s+)?$"
-    r"|\b(?:half|twice|thrice|double|triple|times)(?:\s+(?:of|the|these|those))*\s+$"
-    r"|[<>≤≥±×]\s*$",
+    rf")\b\s*(?:\w+\s+)?$|[<>≤≥±]\s*$|{_MULTIPLE_BEFORE}",
     re.IGNORECASE,
 )
 """Words that must not precede the number: they deny it, only bound it, or make it part of another amount. "10 to"
 bounds it; "set to", "sent to" and "of order 17 to" do not."""
-_AFTER = re.compile(
-    r"\s*\b(?:or (?:more|less|fewer|over|under)|at (?:most|least)|dozen|thousand|million|billion)\b", re.IGNORECASE
-)
-"""Words right after the number that bound it or make it part of another amount."""
+_AFTER = re.compile(rf"\s*\b(?:or (?:more|less|fewer|over|under)|at (?:most|least))\b|{_MULTIPLE_AFTER}", re.IGNORECASE)
+"""Words right after the number that do."""
 _CLAUSE = re.compile(r"[.,;:!?](?=\s|$)|\n|\b(?:and|(?<!anything )but)\b", re.IGNORECASE)
 _SLACK = Decimal("1e-18")
 """Tolerance for factors such as 5/9, which have 28 digits here."""
@@ -139,6 +137,13 @@ def answer_number(*, within: float = 0.0, relative: float = 0.0, max_words: int 
 def _is_bounded(said: str, one: Quantity) -> bool:
     """Whether the words beside a number deny or bound it, or make another amount of it."""
     return bool(_BEFORE.search(said[: one.start]) or _AFTER.match(said, one.start + len(one.text)))
+
+
+def _is_multiplied(said: str, one: Quantity) -> bool:
+    """Whether the words beside a number make another amount of it. What only bounds it may be the answer: "It is at
+    most 100." """
+    before, after = said[: one.start], said[one.start + len(one.text) :]
+    return bool(re.search(_MULTIPLE_BEFORE, before, re.IGNORECASE) or re.match(_MULTIPLE_AFTER, after, re.IGNORECASE))
 
 
 def _denied(said: str, one: Quantity, denials: frozenset[str], asked: set[Any]) -> bool:
@@ -332,8 +337,8 @@ class AnswerMatch(ReadyMade):
             if not found:
                 return "the answer does not say it"
             amounts = [one for one in quantities(said) if [one.number] in [form for _, form in found]]
-            if amounts and all(_is_bounded(said, one) for one in amounts):
-                return f"the answer denies or only bounds {amounts[0].text}, or says a part or a multiple of it"
+            if amounts and all(_is_multiplied(said, one) for one in amounts):
+                return f"the answer says a part or a multiple of {amounts[0].text}"
             for at, form in found:
                 spans |= set(range(at, at + len(form)))
         if (turned := _turned(rollout, golds)) is not None:
@@ -389,7 +394,7 @@ def answer_match(
     - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
     - it lists the expected one among more than `other_values` + 1 others ("kettle, lamp, rug, mirror"; sentences, too,
       and rows without signs), with another one after "or", or with the other one that was asked about ("A or B?");
-    - the expected number is only bounded ("at least 12", "12 or more"), or part of another one ("twice 12");
+    - the expected number is part of another one ("twice 12", "12 dozen");
     - yes or no is no reply ("No idea", "Yes, probably"), or the expected text is also a small word (IT, May, option A)
       and the answer only has the word;
     - it repeats more than `other_values` other values that tools returned, in whatever form, or at least half of the

@@ -99,7 +99,7 @@ def repeated(
 
 _NO_ITEM = NO_CONTENT - {"done"}
 """In a list of candidates `done` is one: the answer of tasks that only change something."""
-_SEPARATOR = re.compile(r"\s*(?:[,;/|\n\t•·&>=()]|\s[-–—+*]\s|[.!?](?=\s|$)|\b(?:and|or)\b)\s*", re.IGNORECASE)
+_SEPARATOR = re.compile(r"\s*(?:[,;/|\n\t•·&]|\s[-–—+*]\s|[.!?](?=\s|$)|\b(?:and|or)\b)\s*", re.IGNORECASE)
 _OR = re.compile(r"\bor\b", re.IGNORECASE)
 _PLACES: frozenset[Token] = frozenset({"in", "on", "at", "to", "from", "by", "with", "for", "under", "over"})
 _IT: frozenset[Token] = frozenset({"it", "they"})

@@ -9,6 +9,7 @@ import base64
 import dataclasses
 import enum
 import json
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -83,6 +84,8 @@ class _Former:
 
 
 _NOT_SIMPLE = object()
+_MOST_BITS = 14_000
+"""Python makes text of integers of up to 4,300 digits."""
 
 
 def _simple(value: Any) -> Any:
@@ -93,6 +96,8 @@ def _simple(value: Any) -> Any:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, int):
+        if value.bit_length() > _MOST_BITS:
+            raise NoForm(f"an integer has {value.bit_length()} bits, more than JSON can be made of ({_MOST_BITS})")
         return int(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(value)
@@ -116,7 +121,8 @@ def public_attributes(value: Any) -> Iterator[tuple[str, Any]]:
         slots = kind.__dict__.get("__slots__", ())
         names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
     for name in names:
-        if not name.startswith("_") and hasattr(value, name):
+        # A logger is the process's, and has no data.
+        if not name.startswith("_") and hasattr(value, name) and not isinstance(getattr(value, name), logging.Logger):
             yield name, getattr(value, name)
 
 

@@ -6,6 +6,7 @@ import copy
 import functools
 import importlib
 import inspect
+import logging
 import sys
 import threading
 from collections.abc import Callable, Collection
@@ -48,7 +49,9 @@ def _kind(module: ModuleType, shared: frozenset[str]) -> type:
     functions = {
         name: value
         for name, value in vars(module).items()
-        if not name.startswith("_") and inspect.isfunction(value) and value.__module__ == module.__name__
+        if not name.startswith("_")
+        and (inspect.isfunction(value) or _is_cached(value))
+        and value.__module__ == module.__name__
     }
     methods = {name: _Method(module, function) for name, function in functions.items()}
     members = {_MODULE: module, _SHARED: shared, "__module__": module.__name__, "__reduce__": _reduced}
@@ -87,7 +90,10 @@ class _Method:
                 outside, variables = _variables(self._module, kind), vars(one)
                 _put(self._module, outside, variables)
                 try:
-                    return function(*positional, **named)
+                    for cache in _caches(self._module):
+                        cache.cache_clear()  # what another world was told
+                    found = function(*positional, **named)
+                    return list(found) if inspect.isgenerator(found) else found
                 finally:
                     inside = _variables(self._module, kind)
                     variables.clear()
@@ -97,6 +103,15 @@ class _Method:
         return method
 
 
+def _is_cached(value: Any) -> bool:
+    """Whether this is a function with `functools.cache` or `lru_cache`."""
+    return hasattr(value, "cache_clear") and inspect.isfunction(getattr(value, "__wrapped__", None))
+
+
+def _caches(module: ModuleType) -> list[Any]:
+    return [value for value in vars(module).values() if _is_cached(value)]
+
+
 def _put(module: ModuleType, before: dict[str, Any], after: dict[str, Any]) -> None:
     for name in before.keys() - after.keys():
         delattr(module, name)
@@ -104,7 +119,7 @@ def _put(module: ModuleType, before: dict[str, Any], after: dict[str, Any]) -> N
 
 
 def _variables(module: ModuleType, kind: type) -> dict[str, Any]:
-    """Its data: neither functions, classes and modules nor what type hints use, nor what worlds of `kind` share."""
+    """Its data: neither functions, classes, modules and loggers nor what type hints use, nor what worlds share."""
     shared = vars(kind)[_SHARED]
     return {
         name: value
@@ -112,6 +127,7 @@ def _variables(module: ModuleType, kind: type) -> dict[str, Any]:
         if not (name in shared or (name.startswith("__") and name.endswith("__")))
         and not isinstance(value, type | ModuleType)
         and not inspect.isroutine(value)
+        and not isinstance(value, logging.Logger)
         and not hasattr(value, "__wrapped__")
         and type(value).__module__ not in _OF_HINTS
     }

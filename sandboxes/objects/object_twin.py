@@ -349,6 +349,7 @@ class ObjectTwin(Sandbox):
         one = world[method.owner]
         try:
             found = getattr(one, method.tool.name)(**arguments)
+            found = list(found) if inspect.isgenerator(found) else found
         except (Refused, ToolFailure):
             raise
         except self._refusals as error:

@@ -16,6 +16,7 @@ from sandbox_conformance import Call, SandboxConformance
 
 import sdk
 from mcp_bridge import SourceError
+from mcp_bridge.errors import ToolFailure
 from sandboxes import Sandbox
 from sandboxes.objects import ObjectTwin
 from sdk.policies.scripted import ScriptedAgent
@@ -133,3 +134,46 @@ def test_an_async_function_is_refused_by_name_and_can_be_left_out(monkeypatch: p
 def test_a_module_without_functions_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SourceError, match="no public methods, so there are no tools"):
         ObjectTwin(module(monkeypatch, "from os.path import join\nclass Shop: pass\nPRICE = 3\n"))
+
+
+CACHED = """
+import functools
+import logging
+
+log = logging.getLogger(__name__)
+STOCK = {"rose": 3, "fern": 1}
+
+
+@functools.lru_cache
+def left(plant: str) -> int:
+    log.info("looked")
+    return STOCK[plant]
+
+
+def take(plant: str) -> int:
+    STOCK[plant] -= 1
+    return left(plant)
+
+
+def plants() -> list[str]:
+    yield from STOCK
+
+
+def square(digits: int) -> int:
+    return 10**digits
+"""
+
+
+def test_a_cache_does_not_tell_a_world_of_another_and_a_logger_is_no_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("cached_garden")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(CACHED, vars(module))
+    one = ObjectTwin(module)
+    other = one.fork()
+    assert [tool.name for tool in one.tools] == ["left", "take", "plants", "square"]
+    assert [one.call_now("take", {"plant": "rose"}).text for _ in range(2)] == ["2", "1"]
+    assert [world.call_now("left", {"plant": "rose"}).text for world in (one, other, one)] == ["1", "3", "1"]
+    assert list(one.state()["cached_garden"]) == ["STOCK"]
+    assert one.call_now("plants", {}).structured == ["rose", "fern"]
+    with pytest.raises(ToolFailure, match="square broke: NoForm: an integer has 16610 bits"):
+        one.call_now("square", {"digits": 5000})

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
-from ..inference.links import twins_of
+from ..inference.links import names_parent, twins_of
 from ..inference.model import HIDDEN, LINK, WITHIN, Link, Table
 from ..maker import NOTHING, Maker
 from ..realistic import words_of
@@ -169,6 +169,8 @@ class _Builder:
         may_miss = link.nullable or link.table == self._table.name
         is_likely = link.required or not may_miss or self._chance.random() < 0.7
         key = self._one_of(link.table, row) if is_likely else None
+        if names_parent(name, self._table, self._seeds.tables):
+            key = row.get(WITHIN)
         if key is not None:
             self._chosen[name] = [key]
             return self._store.link(link, key)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from random import Random
 from typing import Any, NoReturn
 
 from mcp_bridge.safe_text import shortened
 
-from ..inference.links import twins_of
+from ..inference.links import names_parent, twins_of
 from ..inference.model import HIDDEN, IDENTIFIERS, LINK, STATES, WITHIN, Item, Link, Plan, Table, is_link
 from ..inference.paths import body_schema
 from ..inference.tables import unique_properties
@@ -165,6 +166,20 @@ CHANGED = frozenset(("updated", "updatedat", "updatedon", "modified", "modifieda
 _SELF = frozenset(("user", "author", "creator", "owner", "reporter", "sender", "createdby"))
 
 
+def _merged_request(request: Request, row: Row) -> Request:
+    """A JSON merge patch (RFC 7396) with the objects inside as the row has them, changed by what was sent."""
+    if request.plan.body_path or not isinstance(request.body, dict):
+        return request
+    return replace(request, body={name: _merged(row.get(name), value) for name, value in request.body.items()})
+
+
+def _merged(before: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict) or not isinstance(before, dict) or is_link(before):
+        return patch
+    merged = {name: _merged(before.get(name), value) for name, value in patch.items() if value is not None}
+    return {**{name: value for name, value in before.items() if name not in patch}, **merged}
+
+
 class Writer:
     """Changes to the rows of one world. `name`: of the world; what the server chooses is made from it."""
 
@@ -186,6 +201,7 @@ class Writer:
             self._hang(row, table, plan, context)
         shape = self._shapes.of(table.schema)
         sent = self._taken_over(table, shape, request, row)
+        self._keep_parent(table, row, sent)
         row |= {name: value for name, value in sent.items() if value is not NOTHING}
         if plan.item is not None:
             row = self._with_names(table, row, plan.item, request)
@@ -281,6 +297,17 @@ class Writer:
             over = self._store.ancestor(self._tables[above], context[1], table.parent)
             row[WITHIN] = context[0] if above == table.parent else over
 
+    def _keep_parent(self, table: Table, row: Row, sent: Row) -> None:
+        """A row names the row that its path names. Raises `Problem` where another one was sent."""
+        for name, link in table.links.items():
+            if WITHIN in row and names_parent(name, table, self._tables):
+                above = self._store.link(link, row[WITHIN])
+                if sent.get(name, NOTHING) not in (NOTHING, above):
+                    raise Problem(
+                        INVALID, f"{name}: the path names another one; send that, or leave it out", ("body", name)
+                    )
+                sent[name] = above
+
     def _default_scope(self, table: Table, target: str | None, column: str) -> Any:
         """The part of a key that nobody gave: the row above, or the one who calls."""
         if target is None:
@@ -298,7 +325,11 @@ class Writer:
         key, row = found
         table = self._tables[str(request.plan.item.table if request.plan.item else request.plan.table)]
         shape = self._shapes.of(table.schema)
+        body = request.plan.operation.body
+        if body is not None and "application/merge-patch+json" in body.content:
+            request = _merged_request(request, row)
         sent = self._taken_over(table, shape, request, row)
+        self._keep_parent(table, row, sent)
         changed = dict(row)
         if whole:
             changed |= self._left_out(table, shape, request, sent)
@@ -427,6 +458,11 @@ class Writer:
                 else:
                     found[name] = self._keeper.kept(shown, asked, value, ("body", given))
             except Unshown:
+                one, other = (list(self._shapes.of(schema).enum or ()) for schema in (shown, asked))
+                if len(one) == 1 and other == [value] and self._body(request).choices:
+                    # Of several kinds of rows (`oneOf`), one is kept.
+                    why = f"{given}: the rows kept here are {one[0]!r} alone, and a {value!r} could not be shown"
+                    raise Problem(INVALID, why, ("body", given)) from None
                 found[HIDDEN + given] = value
         return found
 

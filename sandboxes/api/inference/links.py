@@ -79,17 +79,25 @@ class LinkFinder:
 
 def twins_of(name: str, links: Mapping[str, Link]) -> list[str]:
     """The other properties that lead to the same row: `book` beside `book_id`."""
-
-    def stem(one: str) -> list[str]:
-        words = words_of(one)
-        return words[:-1] if len(words) > 1 and singular_of(words[-1]) in _KEY_WORDS else words
-
     own = links[name]
     return [
         other
         for other, link in links.items()
-        if other != name and (link.table, link.many) == (own.table, own.many) and stem(other) == stem(name)
+        if other != name and (link.table, link.many) == (own.table, own.many) and _stem(other) == _stem(name)
     ]
+
+
+def _stem(name: str) -> list[str]:
+    words = words_of(name)
+    return words[:-1] if len(words) > 1 and singular_of(words[-1]) in _KEY_WORDS else words
+
+
+def names_parent(name: str, table: Table, tables: Mapping[str, Table]) -> bool:
+    """Whether a property leads to the row above: `owner_id` of pets under `/owners/{id}/pets`."""
+    link = table.links[name]
+    if table.parent is None or table.parent == table.name or link.many or link.table != table.parent:
+        return False
+    return _stem(name) == words_of(tables[table.parent].singular)
 
 
 def ordered(tables: Mapping[str, Table]) -> dict[str, Table]:

@@ -192,7 +192,7 @@ def _kind(value: Any) -> str:
         return "class" if any(inspect.isfunction(one) for n, one in vars(value).items() if n[0] != "_") else ""
     if isinstance(value, WorldSource) or (isinstance(value, list | tuple) and value and all(map(callable, value))):
         return "object"
-    return "functions" if inspect.isfunction(value) else ""
+    return "functions" if inspect.isfunction(inspect.unwrap(value)) and callable(value) else ""
 
 
 def _moved(entry: Any, home: Path, folder: Path) -> Any:

@@ -331,3 +331,52 @@ def test_the_trial_makes_rows_where_a_list_of_them_is_sent() -> None:
     paths = crud("/members", "Member", ref("Member"), listed(record(email=TEXT)), kind=NUMBER)
     (trip,) = ApiTwin(api(paths, Member=row)).report().round_trips
     assert (trip.problem, trip.untried) == ("", "")
+
+
+# -- rows under another row, and rows of several kinds -----------------------------------------------------------------
+
+
+def test_a_row_names_the_row_that_its_path_names() -> None:
+    owner = record(["id"], id=TEXT, city=TEXT)
+    pet, sent = record(["id", "owner_id"], id=TEXT, title=TEXT, owner_id=TEXT), record(title=TEXT, owner_id=TEXT)
+    pets = crud("/owners/{ownerId}/pets", "Pet", pet, sent, changes={"patch": sent})
+    for item in pets.values():
+        for one in item.values():
+            one["parameters"].append({"name": "ownerId", "in": "path", "required": True, "schema": TEXT})
+    twin = ApiTwin(api({**crud("/owners", "Owner", owner, record(city=TEXT)), **pets}))
+    first, other = list(twin.state()["owners"])[:2]
+    rows = twin.state()["pets"].values()
+    assert rows
+    assert all(row["owner_id"] == row["@in"] for row in rows)
+    made = ok(twin, "createPet", ownerId=first, title="Rex")
+    assert made["owner_id"] == first
+    for call, more in (("createPet", {}), ("patchPet", {"id": made["id"]})):
+        refused = twin.call_now(call, {"ownerId": first, "owner_id": other, **more})
+        assert "owner_id: the path names another one" in refused.text
+    assert ok(twin, "patchPet", ownerId=first, id=made["id"], title="Max") == {**made, "title": "Max"}
+
+
+def test_a_merge_patch_changes_what_is_in_it_alone_at_any_depth() -> None:
+    address = record(street=TEXT, city=TEXT, more=record(floor=TEXT, door=TEXT))
+    row = record(["id"], id=TEXT, address=address)
+    document = api(crud("/owners", "Owner", row, record(address=address), changes={"patch": record(address=address)}))
+    body = document["paths"]["/owners/{id}"]["patch"]["requestBody"]["content"]
+    body["application/merge-patch+json"] = body.pop("application/json")
+    twin = ApiTwin(document)
+    whole = {"street": "s", "city": "c", "more": {"floor": "1", "door": "2"}}
+    made = ok(twin, "createOwner", address=whole)
+    changed = ok(twin, "patchOwner", id=made["id"], address={"city": "d", "more": {"door": "3"}})
+    assert changed["address"] == {"street": "s", "city": "d", "more": {"floor": "1", "door": "3"}}
+    assert ok(twin, "getOwner", id=made["id"]) == changed
+
+
+def test_a_row_of_another_kind_than_those_that_are_kept_is_refused() -> None:
+    dog = record(["kind", "name"], kind={"const": "dog"}, name=TEXT, breed=TEXT)
+    cat = record(["kind", "name"], kind={"const": "cat"}, name=TEXT)
+    shown = [{**one, "properties": {"id": TEXT, **one["properties"]}} for one in (dog, cat)]
+    twin = ApiTwin(api(crud("/pets", "Pet", {"oneOf": shown}, {"oneOf": [dog, cat]})))
+    before = twin.state()
+    refused = twin.call_now("createPet", {"body": {"kind": "cat", "name": "Mia"}})
+    assert "kind: the rows kept here are 'dog' alone, and a 'cat' could not be shown" in refused.text
+    assert twin.state()["pets"] == before["pets"]
+    assert ok(twin, "createPet", body={"kind": "dog", "name": "Rex"})["kind"] == "dog"

@@ -167,7 +167,7 @@ def _note_problem(content: Content, problem: str) -> None:
 
 
 def find_runs(paths: Sequence[Path]) -> list[Path]:
-    """The runs at these paths; a folder of runs stands for all that are directly in it, in the order of their names.
+    """The runs at these paths; a folder of runs means all that are directly in it, in the order of their names.
 
     Raises `RunFolderError` for a path that holds neither.
     """
@@ -178,9 +178,8 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
             continue
         inside = sorted(file.parent for file in path.glob("*/run.json"))
         if not inside:
-            raise RunFolderError(
-                f"{path} holds no run (no run.json, nor has a folder in it); give the output_dir of a run"
-            )
+            why = "holds no run (no run.json, nor has a folder in it)" if path.exists() else "is not there"
+            raise RunFolderError(f"{path} {why}; give the output_dir of a run, or a folder of several")
         found += inside
     return list(dict.fromkeys(path.resolve() for path in found))
 

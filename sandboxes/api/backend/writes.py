@@ -166,6 +166,11 @@ CHANGED = frozenset(("updated", "updatedat", "updatedon", "modified", "modifieda
 _SELF = frozenset(("user", "author", "creator", "owner", "reporter", "sender", "createdby"))
 
 
+def _one(table: Table) -> str:
+    """A row of the table in words: "an owner", "a user"."""
+    return f"{'an' if table.singular[:1].casefold() in tuple('aeio') else 'a'} {table.singular}"
+
+
 def _merged_request(request: Request, row: Row) -> Request:
     """A JSON merge patch (RFC 7396) with the objects inside as the row has them, changed by what was sent."""
     if request.plan.body_path or not isinstance(request.body, dict):
@@ -240,7 +245,9 @@ class Writer:
             name = value if kind_fits(shape, value) else converted(shape, value)
             if name is NOTHING or not scalar_fits(shape, name):
                 raise Problem(
-                    INVALID, f"{parameter}: {value!r} is not valid for a {table.singular}", ("path", parameter)
+                    INVALID,
+                    f"{parameter}: {value!r} is not valid for {_one(table)}",
+                    ("path", parameter),
                 )
             row = with_key(table, row, name) if part is table.key else {**row, column: name}
         return row
@@ -251,7 +258,7 @@ class Writer:
         if given is None and (known := self._shapes.of(table.key.schema).enum) is not None:
             given = next((one for one in known if one is not None and not self._key_taken(table, row, one)), None)
             if given is None:
-                raise Problem(TAKEN, f"There is a {table.singular} of each {table.key.column} already.")
+                raise Problem(TAKEN, f"There is {_one(table)} of each {table.key.column} already.")
         elif given is None or isinstance(given, dict | list):
             value: Any = None
             while value is None or self._key_taken(table, row, value):
@@ -263,7 +270,7 @@ class Writer:
                     serial = self._store.next_serial(table.name)
             given = value
         elif self._key_taken(table, row, given):
-            raise Problem(TAKEN, f"There is a {table.singular} {given!r} already.")
+            raise Problem(TAKEN, f"There is {_one(table)} {given!r} already.")
         row = with_key(table, row, given)
         self._refuse_doubles(table, row, request, None)
         values = [self._value(row, part.column) for part in table.parts]
@@ -349,7 +356,7 @@ class Writer:
             changed = with_key(table, changed, row[table.key.column]) if table.key.shown else changed
             own = changed.get(table.key.column)
             if str(own) != str(row.get(table.key.column)) and self._key_taken(table, changed, own):
-                raise Problem(TAKEN, f"There is a {table.singular} {own!r} already.")
+                raise Problem(TAKEN, f"There is {_one(table)} {own!r} already.")
             self._refuse_doubles(table, changed, request, key)
         changed = self._lawful(shape, changed, ())
         self._store.put(table.name, key, changed)
@@ -571,7 +578,7 @@ class Writer:
                 continue
             for key, other in self._store.items(table.name):
                 if key != own and other.get(name) == row[name] and other.get(WITHIN) == row.get(WITHIN):
-                    raise Problem(TAKEN, f"{name}: there is a {table.singular} with {row[name]!r} already")
+                    raise Problem(TAKEN, f"{name}: there is {_one(table)} with {row[name]!r} already")
 
     def _maker(self, key: str) -> Maker:
         return Maker(self._shapes, Random(f"{self._name}/new/{key}"), self._store.now, rich=False)

@@ -349,7 +349,8 @@ class AnswerMatch(ReadyMade):
             return f"the answer also says {other!r}"
         numeric = any(is_number(form) for choices in golds for choice in choices for form in choice)
         if numeric and not self.other_numbers:
-            stray = next((t for t in rest if isinstance(t, Decimal) and t not in known), None)
+            in_digits = tokenize(rollout.answer)  # "12.5 kg in two boxes" has one number
+            stray = next((t for t in rest if isinstance(t, Decimal) and t not in known and t in in_digits), None)
             if stray is not None:
                 return f"the answer also says {stray:f}, a number that was not asked about"
         right = [form for choices in golds for choice in choices for form in choice]

@@ -25,6 +25,7 @@ async def score(answer, gold, *, verifier=None, prompt="Where is order 4417?", *
         ("It was sent from A\u201112 to B\u20117.", "a-12", "From where?"),
         ("Two parcels.", 2, "How many parcels are there?"),
         ("The refund is at most 12.", 12, "How much is refunded at most?"),
+        ("It weighs 12.5 kg, in two boxes.", 12.5, "How heavy is it?"),
         ("There are twelve, in all.", 12, "How many parcels are there?"),
         ("Credit score: 720", 720, "What is Ann's credit score?"),
         ("It\u2019s in the truck, in bay 3.", "in the truck", "Where is the parcel of bay 3?"),

@@ -121,9 +121,10 @@ def public_attributes(value: Any) -> Iterator[tuple[str, Any]]:
         slots = kind.__dict__.get("__slots__", ())
         names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
     for name in names:
-        # A logger is the process's, and has no data.
-        if not name.startswith("_") and hasattr(value, name) and not isinstance(getattr(value, name), logging.Logger):
-            yield name, getattr(value, name)
+        if not name.startswith("_") and hasattr(value, name):
+            attribute = getattr(value, name)
+            if not isinstance(attribute, logging.Logger):  # it is the process's, and has no data
+                yield name, attribute
 
 
 def _key(key: Any) -> str:

@@ -285,8 +285,7 @@ class AnswerMatch(ReadyMade):
         if rollout.stop_reason != "answered":
             return f"the rollout ended by {rollout.stop_reason}, not with an answer"
         golds = [[_gold_tokens(choice) for choice in choices] for choices in required]
-        numeric = any(is_number(form) for choices in golds for choice in choices for form in choice)
-        read = _with_digits if numeric else as_typed
+        read = _with_digits if _is_numeric(golds) else as_typed
         said = read(rollout.answer)
         answer = tokenize(said)
         if not answer:
@@ -347,8 +346,7 @@ class AnswerMatch(ReadyMade):
         other = self._other_option(rest, golds, rollout)
         if other is not None:
             return f"the answer also says {other!r}"
-        numeric = any(is_number(form) for choices in golds for choice in choices for form in choice)
-        if numeric and not self.other_numbers:
+        if _is_numeric(golds) and not self.other_numbers:
             in_digits = tokenize(rollout.answer)  # "12.5 kg in two boxes" has one number
             stray = next((t for t in rest if isinstance(t, Decimal) and t not in known and t in in_digits), None)
             if stray is not None:
@@ -473,6 +471,10 @@ def _turned(rollout: Rollout, golds: list[list[list[list[Token]]]]) -> str | Non
 _DIGITS = {word: str(number) for number, word in enumerate(_SMALL.split("|")) if word != "one"}
 """Not of "one", which is no number in "the blue one" and "one of them"."""
 _NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_DIGITS)})\b", re.IGNORECASE)
+
+
+def _is_numeric(golds: list[list[list[list[Token]]]]) -> bool:
+    return any(is_number(form) for choices in golds for choice in choices for form in choice)
 
 
 def _with_digits(text: str) -> str:

@@ -165,10 +165,10 @@ def listed(said: str, right: Sequence[Sequence[Token]], other_values: int, asked
 def _two_asked(asked: Sequence[str]) -> Iterator[tuple[list[Token], list[Token]]]:
     """Both ways round, each two words of a message that "or" joins."""
     for text in asked:
-        for found in _OR.finditer(text):
-            before, after = tokenize(text[: found.start()])[-1:], tokenize(text[found.end() :])
-            after = [word for word in after if word not in _ARTICLES][:1]
-            yield from ((before, after), (after, before))
+        words = [word for word in tokenize(text) if word not in _ARTICLES]
+        for before, word, after in zip(words, words[1:], words[2:], strict=False):
+            if word == "or":
+                yield from (([before], [after]), ([after], [before]))
 
 
 def _pieces(

@@ -172,8 +172,11 @@ def _one(table: Table) -> str:
 
 
 def _merged_request(request: Request, row: Row) -> Request:
-    """A JSON merge patch (RFC 7396) with the objects inside as the row has them, changed by what was sent."""
-    if request.plan.body_path or not isinstance(request.body, dict):
+    """A JSON merge patch (RFC 7396) with the objects inside as the row has them, changed by what was sent. Any other
+    request as it is."""
+    body = request.plan.operation.body
+    is_patch = body is not None and "application/merge-patch+json" in body.content
+    if not is_patch or request.plan.body_path or not isinstance(request.body, dict):
         return request
     return replace(request, body={name: _merged(row.get(name), value) for name, value in request.body.items()})
 
@@ -306,8 +309,10 @@ class Writer:
 
     def _keep_parent(self, table: Table, row: Row, sent: Row) -> None:
         """A row names the row that its path names. Raises `Problem` where another one was sent."""
+        if WITHIN not in row:
+            return
         for name, link in table.links.items():
-            if WITHIN in row and names_parent(name, table, self._tables):
+            if names_parent(name, table, self._tables):
                 above = self._store.link(link, row[WITHIN])
                 if sent.get(name, NOTHING) not in (NOTHING, above):
                     raise Problem(
@@ -332,9 +337,7 @@ class Writer:
         key, row = found
         table = self._tables[str(request.plan.item.table if request.plan.item else request.plan.table)]
         shape = self._shapes.of(table.schema)
-        body = request.plan.operation.body
-        if body is not None and "application/merge-patch+json" in body.content:
-            request = _merged_request(request, row)
+        request = _merged_request(request, row)
         sent = self._taken_over(table, shape, request, row)
         self._keep_parent(table, row, sent)
         changed = dict(row)

@@ -19,6 +19,10 @@ class ToolAnnotations(BaseModel, frozen=True):
     open_world: bool | None = None
 
 
+MADE_UP = "toolbake/made_up"
+"""Key in a tool's `meta` where a simulation cannot know what it does. Its results are no answers to ask for."""
+
+
 class Tool(BaseModel, frozen=True):
     """One tool as the policy sees it.
 
@@ -38,7 +42,7 @@ class Tool(BaseModel, frozen=True):
     title: str = ""
     """Its name for people; like `meta`, for clients of `publish`, and no part of what the policy is shown."""
     meta: dict[str, Any] = Field(default_factory=dict)
-    """What an MCP server says of it in `_meta`."""
+    """What an MCP server says of it in `_meta`. Under `MADE_UP`: why its results are made up."""
     icons: list[dict[str, Any]] = Field(default_factory=list)
     """Its icons, as MCP has them; for people, too."""
 

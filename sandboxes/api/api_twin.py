@@ -21,7 +21,7 @@ from mcp_bridge.openapi.document import Document, Operation, read_document
 from mcp_bridge.openapi.requests import Unwritable, prepare
 from mcp_bridge.openapi.responses import Answer, to_result
 from mcp_bridge.openapi.tools import OF_OTHER_TAGS, OperationTool, ToolMaker, legal_name
-from mcp_bridge.records import LeftOut, Tool, ToolResult
+from mcp_bridge.records import MADE_UP, LeftOut, Tool, ToolResult
 from mcp_bridge.sources.server_options import ServerOptions, read_options
 from mcp_bridge.toolsets.schema_checks import split_usable
 
@@ -32,7 +32,7 @@ from .backend.answerer import EVENTS, Answerer
 from .backend.requests import Problem, Refusals, Reply, Request
 from .backend.seeding import Seeds, beginning
 from .backend.store import Store
-from .inference.model import LINK, holds_link
+from .inference.model import LINK, Plan, holds_link
 from .inference.open_answers import with_answers
 from .inference.paths import names_of
 from .inference.planner import infer
@@ -163,8 +163,8 @@ class ApiTwin(Sandbox):
         if asks_for_credentials(self.blueprint.document):
             self.scenarios = (*type(self).scenarios, SIGNED_OUT)
         self._credentials = held_credentials(self.blueprint.document, credentials, name=self.name)
-        self._tools = tuple(one.tool for one in self.blueprint.tools.values())
         self._rules = Rules()
+        self._tools = self._marked_tools()
         super().__init__()
         self._first = (seed, scenario)
         self.reset()
@@ -179,6 +179,26 @@ class ApiTwin(Sandbox):
     @property
     def tools(self) -> Sequence[Tool]:
         return self._tools
+
+    def _marked_tools(self) -> tuple[Tool, ...]:
+        """The tools, with a mark on those whose answers the document does not determine."""
+        ruled = {name for name, _, _ in self._rules.rules}
+        made = []
+        for one in self.blueprint.tools.values():
+            plan = self.blueprint.backend.plans[one.operation.operation_id]
+            why = "" if plan.operation.operation_id in ruled else self._made_up(plan)
+            made.append(one.tool.model_copy(update={"meta": {**one.tool.meta, MADE_UP: why}}) if why else one.tool)
+        return tuple(made)
+
+    def _made_up(self, plan: Plan) -> str:
+        """Why the answers of an operation are not those of the API, or nothing."""
+        if plan.role in ("event", "answer"):
+            return plan.because
+        if plan.role not in ("list", "create") or plan.context is not None or plan.table is None:
+            return ""
+        parts = {part.parameter for part in self.blueprint.backend.tables[plan.table].parts}
+        idle = [name for name in names_of(plan.operation.path) if name not in parts]
+        return f"no path of the document reads what {idle[0]!r} names, so it chooses no rows" if idle else ""
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
@@ -332,6 +352,7 @@ class ApiTwin(Sandbox):
 
         def add(rule: Rule) -> Rule:
             self._rules = self._rules.plus(wanted, when, rule)
+            self._tools = self._marked_tools()
             return rule
 
         return add

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_bridge.errors import ToolFailure
-from mcp_bridge.records import Tool
+from mcp_bridge.records import MADE_UP, Tool
 from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 
 from ..errors import ConfigError
@@ -133,6 +133,8 @@ async def learn(worlds: Worlds, seed: int) -> Lessons:
 
 
 def _unusable(tool: Tool) -> str:
+    if why := tool.meta.get(MADE_UP):
+        return f"its results are made up: {why}"
     known = properties(tool)
     for name in required(tool):
         kind = known.get(name, {}).get("type")

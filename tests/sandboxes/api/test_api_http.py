@@ -7,7 +7,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from random_calls import RandomCalls
 from mcp_bridge import connect
 from mcp_bridge.openapi.document import read_document
 from mcp_bridge.publishing.listener import serve_app
+from mcp_bridge.records import MADE_UP, Tool
 from sandboxes.api import ApiTwin
 from sandboxes.api.http import http_app
 
@@ -53,9 +54,7 @@ async def test_the_live_source_sees_the_tools_and_answers_of_the_twin(document: 
         simulated.open_world("w") as world,
         live.open_world("w") as api,
     ):
-        assert [tool.model_dump(exclude={"source"}) for tool in live.tools] == [
-            tool.model_dump(exclude={"source"}) for tool in simulated.tools
-        ]
+        assert _described(live.tools) == _described(simulated.tools)
         mirror = twin.fork()  # in step with both, to choose calls about rows that exist
         refused = 0
         for _ in range(count):
@@ -67,6 +66,11 @@ async def test_the_live_source_sees_the_tools_and_answers_of_the_twin(document: 
             assert (here.text, here.is_error, here.structured) == (there.text, there.is_error, there.structured), call
             refused += here.is_error
         assert refused < count / 2
+
+
+def _described(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """The tools without their source, and without the twin's mark on what it makes up."""
+    return [tool.model_dump(exclude={"source": True, "meta": {MADE_UP}}) for tool in tools]
 
 
 async def test_a_request_that_breaks_the_schema_has_the_status_and_shape_of_the_document() -> None:

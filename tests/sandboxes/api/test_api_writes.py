@@ -8,8 +8,10 @@ import jsonschema
 import pytest
 from small_apis import NUMBER, TEXT, api, content, crud, listed, operation, record, ref
 
+import sdk
 from mcp_bridge.errors import ToolFailure
-from sandboxes.api import ApiTwin
+from mcp_bridge.records import MADE_UP
+from sandboxes.api import ApiCall, ApiTwin
 
 Schema = dict[str, Any]
 
@@ -380,3 +382,46 @@ def test_a_row_of_another_kind_than_those_that_are_kept_is_refused() -> None:
     assert "kind: the rows kept here are 'dog' alone, and a 'cat' could not be shown" in refused.text
     assert twin.state()["pets"] == before["pets"]
     assert ok(twin, "createPet", body={"kind": "dog", "name": "Rex"})["kind"] == "dog"
+
+
+# -- operations whose answers the document does not determine ----------------------------------------------------------
+
+
+def visits() -> ApiTwin:
+    """Rooms as usual; visits of guests whom no path reads, and an action on a visit that no path reads."""
+    room, visit = record(["id"], id=TEXT, floor=NUMBER), record(["id"], id=TEXT, reason=TEXT)
+    guest = {"guestId": TEXT}
+    return ApiTwin(
+        api(
+            {
+                **crud("/rooms", "Room", room, record(floor=NUMBER)),
+                "/guests/{guestId}/visits": {"get": operation("listVisits", gives=listed(visit), names=guest)},
+                "/stays/{stayId}/cancel": {"post": operation("cancelStay", gives=visit, names={"stayId": TEXT})},
+            }
+        )
+    )
+
+
+def test_tools_whose_results_are_made_up_say_so_until_a_rule_answers_and_no_task_asks_for_them() -> None:
+    twin = visits()
+    marks = {tool.name: tool.meta[MADE_UP] for tool in twin.tools if MADE_UP in tool.meta}
+    assert marks == {
+        "listVisits": "no path of the document reads what 'guestId' names, so it chooses no rows",
+        "cancelStay": "the document shows no collection that this belongs to",
+    }
+    made = sdk.synthesize(twin, 4, max_calls=1)
+    assert {call["name"] for task in made.tasks for call in task.expected["calls"]} <= {
+        "getRoom",
+        "createRoom",
+        "deleteRoom",
+        "listRooms",
+    }
+    assert {name: made.unused_tools[name] for name in marks} == {
+        name: f"its results are made up: {why}" for name, why in marks.items()
+    }
+
+    @twin.rule("cancelStay", when="instead")
+    def cancelled(call: ApiCall) -> dict[str, str]:
+        return {"id": call.path["stayId"], "reason": "cancelled"}
+
+    assert [tool.name for tool in twin.tools if MADE_UP in tool.meta] == ["listVisits"]

@@ -169,3 +169,9 @@ def users_line(error: BaseException) -> str:
     """`users_frame` as the end of a message: ` (verify.py:7)`; empty where there is none."""
     frame = users_frame(error)
     return f" ({frame.filename}:{frame.lineno})" if frame is not None else ""
+
+
+def kind_of(value: object) -> str:
+    """What a value is, for a message: `a list`, `an int`, `None`."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"

@@ -20,7 +20,7 @@ import anyio
 from pydantic import BaseModel
 
 from .control_tools import CALL_META, DEFAULT_WORLD, IDEMPOTENCY_META, ROLLOUT_META
-from .errors import CallTimeout, OutcomeUnknown, ToolFailure
+from .errors import CallTimeout, OutcomeUnknown, ToolFailure, kind_of
 from .records import Tool, ToolResult
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def digest_arguments(arguments: object) -> str:
         try:
             text = repr(arguments)
         except Exception:
-            text = f"a {type(arguments).__name__}"
+            text = kind_of(arguments)
     return digest_text(text)
 
 

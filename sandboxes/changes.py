@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from mcp_bridge.errors import SourceError
+from mcp_bridge.errors import SourceError, kind_of
 
 State = dict[str, dict[str, dict[str, Any]]]
 """Table -> key -> column -> value."""
@@ -56,7 +56,7 @@ def _rows(table: str, rows: Any) -> Mapping[str, Any]:
     if isinstance(rows, list) and rows and all(isinstance(row, Mapping) for row in rows):
         key = next((name for name in _KEYS if all(name in row for row in rows)), "id")
         fix = f"write for example {{str(row[{key!r}]): row for row in {table}}} in place of the list"
-    kind = "an object whose values are no objects" if isinstance(rows, Mapping) else f"a {type(rows).__name__}"
+    kind = "an object whose values are no objects" if isinstance(rows, Mapping) else kind_of(rows)
     raise SourceError(
         f"the state has {kind} at {table!r}, whose changes cannot be told; give it as table -> key -> column -> value "
         f"where the state is made: {fix}"

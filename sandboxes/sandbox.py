@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import anyio.lowlevel
 
-from mcp_bridge.errors import SourceError, ToolFailure
+from mcp_bridge.errors import SourceError, ToolFailure, kind_of
 from mcp_bridge.records import ErrorKind, Tool, ToolResult
 from mcp_bridge.safe_text import and_more
 from mcp_bridge.toolsets.results import compact_json, error
@@ -132,7 +132,7 @@ class Sandbox(ABC):
         """Go back to a snapshot. Raises `SetupError` for anything else, and then changes nothing."""
         if not isinstance(snapshot, bytes):
             raise SetupError(
-                f"a {type(snapshot).__name__} is not a snapshot of {self.name}; give the bytes that snapshot() returned"
+                f"{kind_of(snapshot)} is not a snapshot of {self.name}; give the bytes that snapshot() returned"
             )
         self._restore(snapshot)
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from urllib.parse import quote, quote_plus, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from ..errors import SourceError
+from ..errors import SourceError, kind_of
 from ..safe_text import did_you_mean
 from ..sources.environment import expanded
 from .redaction import text_secrets, url_secrets
@@ -128,7 +128,7 @@ def _filled(entry: Mapping[str, Any], key: str, place: str, found: list[str]) ->
 
     value = entry[key]
     if not isinstance(value, Mapping):
-        raise SourceError(f"{place}: {key} must be an object, not a {type(value).__name__}")
+        raise SourceError(f"{place}: {key} must be an object, not {kind_of(value)}")
     texts = {name: one for name, one in value.items() if isinstance(one, str)}
     done, secrets = expanded(texts, key, place)
     found += secrets

@@ -22,7 +22,7 @@ from urllib.parse import urljoin
 
 from ..access.redaction import is_url, public_url
 from ..access.settings import Access
-from ..errors import SourceError
+from ..errors import SourceError, kind_of
 from ..guard.naming import numbered
 from .references import NotFollowed, Place, References, load_file, load_url, origin, plain
 from .schemas import PREFIX, Closing, Schema, SchemaReader, referred
@@ -468,7 +468,7 @@ class DocumentReader:
 
 def _checked_version(root: Any, place: Place) -> str:
     if not isinstance(root, Mapping):
-        raise SourceError(f"{place}: an OpenAPI document is an object, not a {type(root).__name__}")
+        raise SourceError(f"{place}: an OpenAPI document is an object, not {kind_of(root)}")
     if "swagger" in root:
         raise SourceError(f"{place} is Swagger {root['swagger']!r:.20}; read are Swagger 2.0 and OpenAPI 3.0 and 3.1")
     version = str(root.get("openapi", ""))

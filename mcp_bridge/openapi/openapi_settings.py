@@ -9,7 +9,7 @@ from typing import Any
 
 from ..access.redaction import is_url
 from ..access.settings import read_access
-from ..errors import SourceError
+from ..errors import SourceError, kind_of
 from ..sources.environment import expanded
 from ..sources.server_options import ServerOptions
 from ..sources.specs import OpenApiSpec
@@ -101,7 +101,7 @@ def _with_files(auth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def _object(entry: Mapping[str, Any], key: str, place: str) -> Mapping[str, Any]:
     value = entry.get(key, {})
     if not isinstance(value, Mapping):
-        raise SourceError(f"{place}: {key} must be an object, not a {type(value).__name__}")
+        raise SourceError(f"{place}: {key} must be an object, not {kind_of(value)}")
     return value
 
 

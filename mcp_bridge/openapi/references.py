@@ -18,7 +18,7 @@ from referencing.exceptions import PointerToNowhere, Unresolvable
 
 from ..access.redaction import header_credentials, public_url, redacted, url_secrets
 from ..access.settings import Access
-from ..errors import SourceError
+from ..errors import SourceError, kind_of
 from ..safe_text import json_problem
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -137,7 +137,7 @@ def plain(value: Any, where: str) -> Any:
             return [copied(inner) for inner in one]
         if one is None or isinstance(one, str | int | float | bool):
             return one
-        raise SourceError(f"{where} holds a {type(one).__name__}, which has no JSON form: {one!r:.80}")
+        raise SourceError(f"{where} holds {kind_of(one)}, which has no JSON form: {one!r:.80}")
 
     return copied(value)
 

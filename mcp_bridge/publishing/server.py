@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import anyio
 
 from ..control_tools import CONTROL_ENV, DEFAULT_WORLD, FORK_WORLD, OPEN_WORLD, WORLD_META, WORLD_STATE
-from ..errors import BridgeError, SourceError
+from ..errors import BridgeError, SourceError, kind_of
 from ..records import LeftOut, Tool, ToolResult
 from ..sessions.handlers import Handlers, LogEntry, LogListener, Progress, log_listener, progress_listener
 from ..sources.connecting import FaultInjection, connect
@@ -66,7 +66,7 @@ def publish(
     """
     if not isinstance(source, WorldSource) or isinstance(source, type):
         raise SourceError(
-            f"cannot publish a {type(source).__name__}; give a toolset of `mcp_bridge.connect`, a sandbox, or anything "
+            f"cannot publish {kind_of(source)}; give a toolset of `mcp_bridge.connect`, a sandbox, or anything "
             "else with `tools` and `open_world`"
         )
     if isinstance(max_worlds, bool) or not isinstance(max_worlds, int) or max_worlds < 1:

@@ -18,7 +18,7 @@ import anyio
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from .. import control_tools
-from ..errors import BridgeError, SourceError, ToolFailure, users_line
+from ..errors import BridgeError, SourceError, ToolFailure, kind_of, users_line
 from ..records import ToolResult
 from ..safe_text import shown_parameters
 from .server import IDLE_S, MAX_WORLDS
@@ -68,7 +68,7 @@ def worlds(
     for option, function in (("make", make), ("state", state), ("fork", fork), ("close", close)):
         if not callable(function) and (option == "make" or function is not None):
             raise SourceError(
-                f"worlds({option}={function!r:.200}): a {type(function).__name__} cannot be called; give a function or "
+                f"worlds({option}={function!r:.200}): {kind_of(function)} cannot be called; give a function or "
                 f"a class, such as {_EXAMPLES[option]}"
             )
     offered = os.environ.get(control_tools.CONTROL_ENV) == "1" if control is None else control
@@ -185,7 +185,7 @@ class _Registry(Generic[Backend]):
         told = await _made("state", lambda: state(backend))
         if not isinstance(told, Mapping):
             raise ToolFailure(
-                f"the function state= of worlds returned a {type(told).__name__}; it must return a dict, such as "
+                f"the function state= of worlds returned {kind_of(told)}; it must return a dict, such as "
                 "{table: {key: {column: value}}}",
                 delivery="answered",
             )

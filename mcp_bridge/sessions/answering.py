@@ -19,7 +19,7 @@ from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 
 from ..access.redaction import redacted
-from ..errors import ToolFailure
+from ..errors import ToolFailure, kind_of
 from .handlers import Elicitation, Handlers, LogEntry, LogListener, Progress, Sampling, log_listener, progress_listener
 from .protocol_version import is_handshake
 
@@ -162,7 +162,7 @@ class Answers:
             if value is None:
                 return types.ElicitResult(action="decline")
             if not isinstance(value, Mapping):
-                raise TypeError(f"it returned a {type(value).__name__}; return a dict of the form's values, or None")
+                raise TypeError(f"it returned {kind_of(value)}; return a dict of the form's values, or None")
             return types.ElicitResult(action="accept", content=dict(value) if form else None)
 
         return await self._answer("elicitation", self._handlers.elicitation, result, question)
@@ -181,7 +181,7 @@ class Answers:
 
         def result(value: Any) -> types.CreateMessageResult:
             if not isinstance(value, str):
-                raise TypeError(f"it returned a {type(value).__name__}; return the text that the model says")
+                raise TypeError(f"it returned {kind_of(value)}; return the text that the model says")
             return types.CreateMessageResult(
                 role="assistant", content=types.TextContent(text=value), model="handler", stop_reason="endTurn"
             )

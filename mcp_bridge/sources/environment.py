@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..access.redaction import is_secret_name
-from ..errors import SourceError
+from ..errors import SourceError, kind_of
 from ..extras import require_extra
 
 WORLD_DIR = "${TOOLBAKE_WORLD_DIR}"
@@ -67,7 +67,7 @@ def expanded(
 def read_env_file(value: Any, place: str, folder: Path) -> dict[str, str]:
     """The variables of `envFile`, a file of lines `NAME=value`. Raises `SourceError`, which shows no value."""
     if not isinstance(value, str) or not value:
-        raise SourceError(f"{place}: envFile is a {type(value).__name__}; it must be the path of a file")
+        raise SourceError(f"{place}: envFile is {kind_of(value)}; it must be the path of a file")
     require_extra("desktop", f"{place}: envFile", SourceError)
     from dotenv import dotenv_values
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure
+from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure, kind_of
 from ..records import Tool, ToolAnnotations, ToolResult, WorldKind
 from ..toolsets.results import EMPTY, compact_json, error
 from ..toolsets.schema_checks import compiled_schema, schema_errors
@@ -151,7 +151,7 @@ class FunctionTool:
             return ToolResult(text=compact_json(structured), structured=structured)
         except (PydanticSerializationError, TypeError, ValueError) as problem:
             raise ToolFailure(
-                f"function {self.tool.name!r} returned a {type(value).__name__} that has no JSON form ({problem}); "
+                f"function {self.tool.name!r} returned {kind_of(value)} that has no JSON form ({problem}); "
                 "return a string, numbers, lists, dicts, a dataclass or a pydantic model",
                 delivery="answered",
             ) from problem

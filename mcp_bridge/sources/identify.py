@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..access.redaction import is_url, shown_arguments, shown_text, url_secrets
-from ..errors import SourceError
+from ..errors import SourceError, kind_of
 from ..world import WorldSource
 from .functions import function_name
 from .mcp_json import check_url, read_config, read_file
@@ -162,7 +162,7 @@ def _checked(source: Callable[..., Any], name: str, server_types: tuple[type[Any
     def make() -> Any:
         server = source()
         if not isinstance(server, server_types):
-            raise SourceError(f"{name!r} returned a {type(server).__name__}; it must return a new MCP server object")
+            raise SourceError(f"{name!r} returned {kind_of(server)}; it must return a new MCP server object")
         return server
 
     return make

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..access.redaction import shown_text, shown_value, url_secrets
 from ..access.settings import read_access
-from ..errors import SourceError
+from ..errors import SourceError, kind_of
 from ..safe_text import json_problem
 from .environment import WORLD_DIR, expanded, read_env_file, secret_variables
 from .server_options import ServerOptions, read_options
@@ -76,7 +76,7 @@ def read_file(path: Path) -> list[ServerSpec | OpenApiSpec]:
     except json.JSONDecodeError as error:
         raise SourceError(f"{str(path)!r} is not valid JSON: {json_problem(error)}") from error
     if not isinstance(config, Mapping):
-        raise SourceError(f'{str(path)!r} holds a {type(config).__name__}; it must be {{"mcpServers": {{...}}}}')
+        raise SourceError(f'{str(path)!r} holds {kind_of(config)}; it must be {{"mcpServers": {{...}}}}')
     if {"openapi", "swagger"} & set(config) and "mcpServers" not in config:
         return [OpenApiSpec("", str(path))]
     return read_config(config, where=str(path), folder=path.resolve().parent)
@@ -305,9 +305,9 @@ def check_url(url: str, place: str) -> None:
 def _strings(entry: Mapping[str, Any], key: str, place: str) -> dict[str, str]:
     value = entry.get(key, {})
     if not isinstance(value, Mapping):
-        raise SourceError(f"{place}: {key} must be an object of strings, not a {type(value).__name__}")
+        raise SourceError(f"{place}: {key} must be an object of strings, not {kind_of(value)}")
     for name, one in value.items():
         if not isinstance(one, str):
             # The value is not shown: it may be a secret.
-            raise SourceError(f"{place}: {key}.{name} is a {type(one).__name__}; write it as a string")
+            raise SourceError(f"{place}: {key}.{name} is {kind_of(one)}; write it as a string")
     return dict(value)

@@ -12,7 +12,7 @@ from jsonschema import ValidationError
 from jsonschema.exceptions import SchemaError
 from referencing.exceptions import Unresolvable
 
-from ..errors import SourceError, ToolFailure
+from ..errors import SourceError, ToolFailure, kind_of
 from ..records import Tool
 from ..safe_text import and_more, plural, shortened
 from .contradictions import without_contradictions
@@ -347,5 +347,5 @@ def _show(value: object) -> str:
         try:
             text = repr(value)
         except (ValueError, RecursionError):  # of a number with thousands of digits, or a list in a list in a list
-            text = f"a {type(value).__name__}"
+            text = kind_of(value)
     return shortened(text, _LONGEST_VALUE)

@@ -22,6 +22,8 @@ from types import ModuleType
 from typing import Any
 from uuid import UUID
 
+from mcp_bridge.errors import kind_of
+
 SAME_AS = "same_as"
 """Key of the form of an object inside itself; the value is the way from the top to where it stands whole."""
 
@@ -141,5 +143,5 @@ def _text(value: Any) -> str:
         return f"{value.__module__}.{value.__qualname__}"
     kind: Any = type(value)
     if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
-        raise NoForm(f"a {type(value).__name__} has no public attributes and no text of its own")
+        raise NoForm(f"{kind_of(value)} has no public attributes and no text of its own")
     return str(value)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from types import ModuleType
 from typing import Any, Self
 
-from mcp_bridge.errors import SourceError, ToolFailure
+from mcp_bridge.errors import SourceError, ToolFailure, kind_of
 from mcp_bridge.records import Tool, ToolAnnotations, ToolResult
 from mcp_bridge.sources.functions import FunctionTool
 
@@ -384,7 +384,7 @@ def _maker(make: Any, arguments: tuple[Any, ...], shared: Collection[str]) -> Ca
     if callable(make) and (isinstance(make, type) or hasattr(make, "__name__") or hasattr(make, "func")):
         return lambda: make(*arguments)
     if arguments:
-        raise SourceError(f"a {type(make).__name__} is an object already and takes no arguments")
+        raise SourceError(f"{kind_of(make)} is an object already and takes no arguments")
     return lambda: copy.deepcopy(make)
 
 

@@ -17,7 +17,7 @@ import anyio
 
 from mcp_bridge.access.redaction import environment_secrets, is_secret_name, redacted, shown_arguments, shown_text
 from mcp_bridge.daemon_threads import call_in_daemon_thread
-from mcp_bridge.errors import users_line
+from mcp_bridge.errors import kind_of, users_line
 from mcp_bridge.sessions.stdio import ServerProcess, StderrTail
 
 from ..errors import AgentFailure, ConfigError
@@ -54,7 +54,7 @@ def as_program(agent: Any) -> AgentProgram:
     if callable(agent):
         return FunctionAgent(agent)
     raise ConfigError(
-        f"agent is a {type(agent).__name__}; give a function of (task, endpoint), or a command such as 'node agent.js'"
+        f"agent is {kind_of(agent)}; give a function of (task, endpoint), or a command such as 'node agent.js'"
     )
 
 
@@ -115,7 +115,7 @@ class FunctionAgent:
             return found
         raise AgentFailure(
             "AgentAnswer",
-            f"the agent {self.name} returned a {type(found).__name__}; return the answer as text, or None for what its "
+            f"the agent {self.name} returned {kind_of(found)}; return the answer as text, or None for what its "
             "model said last",
         )
 

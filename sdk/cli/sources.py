@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mcp_bridge.errors import users_line
+from mcp_bridge.errors import kind_of, users_line
 from mcp_bridge.safe_text import and_more, did_you_mean
 
 from ..errors import ConfigError
@@ -132,7 +132,7 @@ def load_handlers(name: str | None) -> Any:
     handlers = load_named(name, "--handlers")
     if not isinstance(handlers, Handlers):
         raise ConfigError(
-            f"--handlers {name} is a {type(handlers).__name__}; write `handlers = mcp_bridge.Handlers(...)` into a "
+            f"--handlers {name} is {kind_of(handlers)}; write `handlers = mcp_bridge.Handlers(...)` into a "
             "file and name that: file.py:handlers"
         )
     return handlers

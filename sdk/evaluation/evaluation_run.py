@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import anyio.to_thread
 
 from mcp_bridge import Handlers, Toolset
+from mcp_bridge.errors import kind_of
 from mcp_bridge.guard.permissions import warn_of
 
 from ..agents import agent_facts, agent_identity, host_of, program_of
@@ -387,13 +388,11 @@ async def _measured(
 def _check_fault_readers(judge: Any, embed: Any) -> None:
     if judge is not None and not callable(getattr(judge, "judge", None)):
         raise ConfigError(
-            f"fault_judge is a {type(judge).__name__}; give an object with an async judge(rollout, found), "
+            f"fault_judge is {kind_of(judge)}; give an object with an async judge(rollout, found), "
             "such as sdk.judging.fault_judge((url, model name))"
         )
     if embed is not None and not callable(embed):
-        raise ConfigError(
-            f"embed is a {type(embed).__name__}; give a function from a list of texts to a vector for each"
-        )
+        raise ConfigError(f"embed is {kind_of(embed)}; give a function from a list of texts to a vector for each")
 
 
 def _facts(

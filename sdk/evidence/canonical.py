@@ -15,6 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from mcp_bridge.errors import kind_of
+
 from ..errors import RunFolderError
 
 START = "0" * 64
@@ -41,7 +43,7 @@ def parse(raw: bytes) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(value, dict):
-        raise ValueError(f"it is a {type(value).__name__}, not an object")
+        raise ValueError(f"it is {kind_of(value)}, not an object")
     return value
 
 

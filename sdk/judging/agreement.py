@@ -123,6 +123,9 @@ def _example(line: str, where: str) -> Labelled | None:
     form = '{"label": true, "rollout": {...}} or {"label": true, "prompt": ..., "answer": ..., "expected": {...}}'
     try:
         row: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: not JSON ({error}); examples are a .jsonl file, each line {form}") from error
+    try:
         label = row.get("label") if isinstance(row, dict) else None
         if label == "unsure":
             return None
@@ -135,7 +138,7 @@ def _example(line: str, where: str) -> Labelled | None:
             raise ValueError(f"there is no field {unknown[0]!r}")
         task = Task(prompt=row["prompt"], expected=row.get("expected", {}))
         return Rollout(id=where, task=task, answer=row["answer"]), label
-    except (ValueError, KeyError, RecursionError) as error:  # pydantic's are among them
+    except (ValueError, KeyError) as error:  # pydantic's are among them
         raise ConfigError(f"{where}: {error}; a line is {form}") from error
 
 

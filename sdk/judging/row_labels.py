@@ -10,6 +10,8 @@ from typing import Any
 
 import anyio
 
+from mcp_bridge.errors import kind_of
+
 from ..errors import ConfigError, VerifierError, plain_errors
 from ..policies.model_source import ModelSource
 from ..progress import Progress, Silent
@@ -148,7 +150,7 @@ def _check(instructions: str, schema: Mapping[str, Any], concurrency: int, to: P
 
 def _row(value: Any, where: str, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{where}: a {type(value).__name__}, not an object")
+        raise ConfigError(f"{where}: {kind_of(value)}, not an object")
     if name in value:
         raise ConfigError(f"{where} has a field {name!r} already; give the answer another name")
     return value

@@ -12,6 +12,7 @@ import anyio.to_thread
 from pydantic import ValidationError
 
 from mcp_bridge.access.redaction import public_url
+from mcp_bridge.errors import kind_of
 from mcp_bridge.extras import require_extra
 
 from ..errors import ConfigError
@@ -97,7 +98,7 @@ def check_model_source(model: Any) -> None:
     elif isinstance(model, tuple | Mapping) or (isinstance(model, str) and model.startswith(("http://", "https://"))):
         _endpoint_options(model)
     elif not (model is None or isinstance(model, str | Path) or (hasattr(model, "start") and hasattr(model, "name"))):
-        raise ConfigError(f"model is a {type(model).__name__}; give {_FORMS}")
+        raise ConfigError(f"model is {kind_of(model)}; give {_FORMS}")
     else:
         require_place_of(model)
 
@@ -170,7 +171,7 @@ def _vllm_options(model: Any) -> tuple[str | None, VllmOptions]:
     given = {key: value for key, value in model.items() if key not in ("engine", "model")}
     name = model.get("model")
     if not (name is None or isinstance(name, str | Path)):
-        raise ConfigError(f"vLLM's model is a {type(name).__name__}; give a folder, a hub name, or None")
+        raise ConfigError(f"vLLM's model is {kind_of(name)}; give a folder, a hub name, or None")
     try:
         return str(name) if name is not None else None, VllmOptions.model_validate(given)
     except ValidationError as error:

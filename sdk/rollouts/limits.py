@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from mcp_bridge.errors import kind_of
 from mcp_bridge.records import Tool
 
 from ..errors import ConfigError
@@ -42,7 +43,7 @@ class Limits(BaseModel, extra="forbid", frozen=True):
         if isinstance(given, Limits):
             return given
         if not isinstance(given, Mapping | None):
-            raise ConfigError(f"limits is a {type(given).__name__}; give a sdk.Limits or a mapping of them")
+            raise ConfigError(f"limits is {kind_of(given)}; give a sdk.Limits or a mapping of them")
         try:
             return cls.model_validate(dict(given or {}))
         except ValidationError as error:

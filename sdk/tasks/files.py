@@ -6,6 +6,7 @@ import csv
 import functools
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,21 +95,26 @@ def _json(path: Path) -> Iterator[tuple[Any, str]]:
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 """What spreadsheets write between cells: where the comma is the decimal sign, semicolons."""
+_SEPARATOR_LINE = re.compile(f"sep=([{''.join(_SEPARATORS)}])\r?\n")
 
 
 def _csv(path: Path, beside: Sequence[str]) -> Iterator[tuple[Any, str]]:
     text = _text(path)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), strict=True)
+    named = _SEPARATOR_LINE.match(text)  # Excel's way to name the separator; the header is the line below
+    start = named.end() if named else 0
+    separator = named[1] if named else _separator(text)
+    reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
+    above = 1 if named else 0
     try:
         header = next(reader, [])
         if "prompt" not in header or len(set(header)) != len(header):
             raise ConfigError(
-                f"{path}, line 1: the columns are {header}; they must be different and one must be 'prompt'; "
+                f"{path}, line {1 + above}: the columns are {header}; they must be different and one must be 'prompt'; "
                 f"the others are fields of a task: {', '.join([*task_fields(), *beside])}"
             )
         for cells in reader:
             # A quoted cell may span lines; line_num is the last one of the row.
-            where = f"{path}, line {reader.line_num}"
+            where = f"{path}, line {reader.line_num + above}"
             if not any(cell.strip() for cell in cells):  # spreadsheets write the rows that were emptied, too
                 continue
             if len(cells) != len(header):
@@ -118,7 +124,7 @@ def _csv(path: Path, beside: Sequence[str]) -> Iterator[tuple[Any, str]]:
                 )
             yield from_csv_cells(dict(zip(header, cells, strict=True)), where), where
     except csv.Error as error:
-        raise ConfigError(f"{path}, line {reader.line_num}: not CSV: {error}") from error
+        raise ConfigError(f"{path}, line {reader.line_num + above}: not CSV: {error}") from error
 
 
 def _separator(text: str) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mcp_bridge.errors import kind_of
+
 from ..errors import ConfigError
 from ..records import Task
 from .files import SUFFIXES, read_file
@@ -113,7 +115,7 @@ def _refuse_path_as_prompt(text: str, origin: Origin) -> None:
 def _from_dataset(dataset: Any) -> Iterator[tuple[Task, Origin]]:
     if isinstance(dataset, Mapping):
         raise ConfigError(
-            f"prompts is a {type(dataset).__name__} with the splits {sorted(map(str, dataset))}; "
+            f"prompts is {kind_of(dataset)} with the splits {sorted(map(str, dataset))}; "
             f"give one of them, for example prompts[{next(iter(dataset), 'train')!r}]"
         )
     for index, row in enumerate(dataset):

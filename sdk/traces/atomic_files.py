@@ -21,14 +21,12 @@ _GOES_ON = "what is there stays good: the same call with this folder goes on fro
 def folder_error(path: Path, error: OSError) -> RunFolderError:
     """The operating system's error as one that names the path and the fix."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return RunFolderError(f"no space left to write {path}; free some, or choose another output_dir ({_GOES_ON})")
+        return RunFolderError(f"no space left to write {path}; free some, or choose another disk ({_GOES_ON})")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return RunFolderError(f"{path} cannot be written ({error.strerror}); choose an output_dir you may write to")
+        return RunFolderError(f"{path} cannot be written ({error.strerror}); choose a folder you may write to")
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-        return RunFolderError(
-            f"{path} cannot be a folder: a file is in the way; remove it or choose another output_dir"
-        )
-    return RunFolderError(f"{path} cannot be written: {error.strerror or error}; choose another output_dir")
+        return RunFolderError(f"{path} cannot be a folder: a file is in the way; remove it or choose another folder")
+    return RunFolderError(f"{path} cannot be written: {error.strerror or error}; choose another folder")
 
 
 def make_folder(path: Path) -> None:
@@ -77,9 +75,9 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise RunFolderError(f"{path} is damaged ({error}); choose another output_dir") from error
+        raise RunFolderError(f"{path} is damaged ({error}); choose another folder") from error
     if not isinstance(content, dict):
-        raise RunFolderError(f"{path} is damaged: it does not hold an object; choose another output_dir")
+        raise RunFolderError(f"{path} is damaged: it does not hold an object; choose another folder")
     return content
 
 
@@ -112,5 +110,5 @@ def require_space(path: Path, needed_bytes: int) -> None:
     if free < needed_bytes:
         raise RunFolderError(
             f"{path} has {free / 1e9:.2f} GB free and the run needs about {needed_bytes / 1e9:.2f} GB; "
-            "free some, or choose an output_dir on another disk"
+            "free some, or choose a folder on another disk"
         )

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mcp_bridge.errors import kind_of
+
 from ..errors import RunFolderError
 from ..evidence.canonical import numbered_lines
 from .atomic_files import folder_error
@@ -98,7 +100,7 @@ class Journal:
                     f"{where} is damaged ({error}); remove that line, or use another output_dir"
                 ) from error
             if not isinstance(line, dict):
-                raise RunFolderError(f"{where} is a {type(line).__name__}, not an object; remove it")
+                raise RunFolderError(f"{where} is {kind_of(line)}, not an object; remove it")
             yield raw, line
 
     def cut_torn_line(self) -> int:

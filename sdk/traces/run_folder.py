@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mcp_bridge.errors import kind_of
 from mcp_bridge.ledger import ENDS, LedgerLine
 from mcp_bridge.records import Tool
 
@@ -415,7 +416,7 @@ def _require_plain(value: Any, at: str) -> None:
     for key, item in items:
         _require_plain(item, f"{at}.{key}" if at else str(key))
     if not isinstance(value, str | int | float | list | tuple | Mapping) and value is not None:
-        raise ValueError(f"metric {at!r} is a {type(value).__name__}; give a plain number, for example x.item()")
+        raise ValueError(f"metric {at!r} is {kind_of(value)}; give a plain number, for example x.item()")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

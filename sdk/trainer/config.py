@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from mcp_bridge.errors import kind_of
 from mcp_bridge.safe_text import json_problem
 
 from ..errors import ConfigError
@@ -692,8 +693,7 @@ class TrainConfig(_Options):
             config = _read(Path(config))
         if not isinstance(config, Mapping | None):
             raise ConfigError(
-                f"config is a {type(config).__name__}; give a sdk.TrainConfig, a mapping or the path of a JSON or YAML "
-                "file"
+                f"config is {kind_of(config)}; give a sdk.TrainConfig, a mapping or the path of a JSON or YAML file"
             )
         try:
             return cls.model_validate(nested(config or {}))
@@ -735,7 +735,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"config file {str(path)!r} is not valid {kind}: it is not text in UTF-8") from None
     data = _yaml(text, path) if kind == "YAML" else _json(text, path)
     if not isinstance(data, dict):
-        raise ConfigError(f"config file {str(path)!r} holds a {type(data).__name__}; it must hold one object")
+        raise ConfigError(f"config file {str(path)!r} holds {kind_of(data)}; it must hold one object")
     return data
 
 

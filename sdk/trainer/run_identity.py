@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_bridge import Handlers, Toolset
+from mcp_bridge.errors import kind_of
 
 from ..errors import ConfigError, RunFolderError
 from ..judging.audit_examples import audit_call
@@ -111,7 +112,7 @@ def check_model_name(model: Any) -> None:
     values the error shows none: a key may be among them."""
     if model is not None and not isinstance(model, str | Path):
         raise ConfigError(
-            f"model is a {type(model).__name__}; to train, give a folder, a hub name or None for the embedded model "
+            f"model is {kind_of(model)}; to train, give a folder, a hub name or None for the embedded model "
             "(an endpoint can only be evaluated)"
         )
     require_place_of(model)

@@ -12,6 +12,8 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from mcp_bridge.errors import kind_of
+
 from ..errors import RunFolderError
 from ..probing import STAGE as PROBES
 from ..traces.json_text import dump_json
@@ -179,6 +181,7 @@ def find_runs(paths: Sequence[Path]) -> list[Path]:
         inside = sorted(file.parent for file in path.glob("*/run.json"))
         if not inside:
             why = "holds no run (no run.json, nor has a folder in it)" if path.exists() else "is not there"
+            why = "is a file and no run" if path.is_file() else why
             raise RunFolderError(f"{path} {why}; give the output_dir of a run, or a folder of several")
         found += inside
     return list(dict.fromkeys(path.resolve() for path in found))
@@ -203,7 +206,7 @@ def _parsed(raw: bytes) -> dict[str, Any]:
         except RecursionError as error:
             raise ValueError("it is nested too deeply") from error
     if not isinstance(found, dict):
-        raise ValueError(f"it is a {type(found).__name__}, not an object")
+        raise ValueError(f"it is {kind_of(found)}, not an object")
     return found
 
 

@@ -13,6 +13,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from mcp_bridge.errors import kind_of
+
 from ..errors import ConfigError, ToolbakeError
 from ..records import Task
 from ..tasks.files import strict_json
@@ -132,7 +134,7 @@ def _parsed(raw: bytes, where: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{where}: not UTF-8 ({error.reason})") from error
     if not isinstance(row, dict):
-        raise ConfigError(f"{where}: a {type(row).__name__}, not an object")
+        raise ConfigError(f"{where}: {kind_of(row)}, not an object")
     return row
 
 

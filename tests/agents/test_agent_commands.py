@@ -84,7 +84,7 @@ async def test_a_task_that_no_variable_can_hold_is_the_reason_why_a_program_does
 @pytest.mark.parametrize(
     ("agent", "said"),
     [
-        (7, "agent is a int; give a function of .task, endpoint., or a command"),
+        (7, "agent is an int; give a function of .task, endpoint., or a command"),
         ("", "agent is empty"),
         ("node 'agent.js", "no shell could split"),
         (lambda task: task, "cannot be called with .task, endpoint."),

@@ -174,7 +174,7 @@ async def test_a_handler_that_raises_leaves_the_rollout_unscored(protocol: str, 
 async def test_a_handler_that_gives_something_else_leaves_the_rollout_unscored(talkative: Talkative) -> None:
     handlers = Handlers(sampling=lambda question: 7)  # type: ignore[arg-type, return-value]
     async with mcp_bridge.connect(talkative("2025-11-25"), handlers=handlers) as toolset:
-        with pytest.raises(ToolFailure, match=r"handlers\.sampling failed .*it returned a int; return the text"):
+        with pytest.raises(ToolFailure, match=r"handlers\.sampling failed .*it returned an int; return the text"):
             await toolset.call("think", {})
 
 

@@ -206,7 +206,7 @@ async def test_a_return_value_without_a_json_form_is_a_failure_of_the_tool() -> 
         return object()
 
     async with mcp_bridge.connect(give) as toolset:
-        with pytest.raises(ToolFailure, match="'give' returned a object that has no JSON form"):
+        with pytest.raises(ToolFailure, match="'give' returned an object that has no JSON form"):
             await toolset.call("give", {})
 
 

@@ -130,7 +130,7 @@ async def test_a_number_beyond_all_others_is_judged_by_its_step(value: Any) -> N
 async def test_arguments_that_are_a_number_of_thousands_of_digits_are_told_in_short() -> None:
     async with connect(Taking(it={})) as toolset:
         result = await toolset.call("take", 10**5000)  # type: ignore[arg-type]
-    assert "must be one JSON object, not a int" in result.text
+    assert "must be one JSON object, not an int" in result.text
 
 
 @pytest.mark.parametrize("circle", [{"$ref": "#/$defs/a"}, {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/a"}]}])

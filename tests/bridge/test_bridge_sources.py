@@ -81,7 +81,7 @@ def test_a_list_of_urls_and_json_files_is_a_list_of_sources(tmp_path: Path) -> N
         ({"openapi": "a.json", "deny": ["a"]}, r"""'deny'. It belongs .* "toolbake": {"deny": \["a"\]}."""),
         ({"command": ""}, "command is ''"),
         ({"command": "a", "args": "b c"}, "args is 'b c'; it must be a list of strings"),
-        ({"command": "a", "env": {"N": 1}}, "env.N is a int; write it as a string"),
+        ({"command": "a", "env": {"N": 1}}, "env.N is an int; write it as a string"),
         ({"command": "a", "headers": {"N": "1"}}, "'headers', which does nothing beside 'command'"),
         ({"command": "a", "env": {"KEY": "${BRIDGE_TEST_UNSET}"}}, "variable BRIDGE_TEST_UNSET is not set"),
         ({"url": "ftp://a"}, "must begin with http:// or https://"),

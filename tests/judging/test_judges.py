@@ -247,6 +247,20 @@ def test_the_command_says_how_far_a_judge_agrees_and_fails_below_the_wanted_kapp
     assert "kappa       1.00" in good.stdout
     bad = check_in_shell(write(tmp_path / "b.jsonl", labels(4, 3, 2, 1)), endpoint, tmp_path)
     assert (bad.exit_code, "below --min-kappa 0.6" in bad.output) == (1, True)
+    same = check_in_shell(write(tmp_path / "s.jsonl", labels(4, 0)), endpoint, tmp_path)
+    assert (same.exit_code, "kappa is not defined" in same.output, "examples of both labels" in same.output) == (
+        1,
+        True,
+        True,
+    )
+    table = tmp_path / "labels.csv"
+    table.write_text("prompt,answer,label\na,b,good\n")
+    no_json = check_in_shell(table, endpoint, tmp_path)
+    assert (no_json.exit_code, "labels.csv:1: not JSON" in no_json.output, ".jsonl" in no_json.output) == (
+        1,
+        True,
+        True,
+    )
     none = check_in_shell(write(tmp_path / "n.jsonl", labels(1, 1)), endpoint, tmp_path, "down")
     assert (none.exit_code, "2 without a verdict" in none.output) == (1, True)
 

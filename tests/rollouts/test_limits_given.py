@@ -30,7 +30,7 @@ CALLS = {
     [
         ({"max_turns": 0}, "limit max_turns is 0: Input should be greater than or equal to 1"),
         ({"max_turn": 3}, "there is no limit 'max_turn'; the limits are max_turns, max_turn_tokens, "),
-        (3, "limits is a int; give a sdk.Limits or a mapping of them"),
+        (3, "limits is an int; give a sdk.Limits or a mapping of them"),
     ],
 )
 def test_a_limit_that_cannot_be_is_named_with_its_value_by_every_function(name, limits, said):

@@ -74,11 +74,15 @@ def test_a_plain_expected_cell_is_the_answer(tmp_path):
     assert [t.expected for t in load_tasks(path)] == [{"answer": "shipped"}, {"state": {}}, {"answer": "NaN"}]
 
 
+@pytest.mark.parametrize("above", ["", "sep={}\r\n"], ids=["plain", "Excel's first line"])
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_csv_of_a_spreadsheet_is_read_with_its_separator_and_without_emptied_rows(tmp_path, separator):
+def test_csv_of_a_spreadsheet_is_read_with_its_separator_and_without_emptied_rows(tmp_path, separator, above):
     lines = ["prompt,expected.answer,setup.seed", "one,a,7", ",,", "two,b,8", " ,,"]
     path = tmp_path / "tasks.csv"
-    path.write_text("\ufeff" + "".join(line.replace(",", separator) + "\r\n" for line in lines), encoding="utf-8")
+    path.write_text(
+        "\ufeff" + above.format(separator) + "".join(line.replace(",", separator) + "\r\n" for line in lines),
+        encoding="utf-8",
+    )
     tasks = load_tasks(path)
     assert [(t.prompt, t.expected, t.setup) for t in tasks] == [
         ("one", {"answer": "a"}, {"seed": 7}),
@@ -98,6 +102,8 @@ def test_csv_of_a_spreadsheet_is_read_with_its_separator_and_without_emptied_row
         ("prompt,split\na,train\n", r"unknown field 'split'; did you mean tags\.split\?"),
         ("prompt,calls\na,f()\n", r"unknown field 'calls'; .* by `toolbake solve`"),
         ("prompt;id\na;b;1\n", r"line 2: 3 cells, but the header has 2; quote cells that hold semicolons"),
+        ("sep=;\nprompt;id\na;b;1\n", r"line 3: 3 cells, but the header has 2; quote cells that hold semicolons"),
+        ("sep=;\nquestion\na\n", r"tasks\.csv, line 2: .*one must be 'prompt'"),
         ("prompt,setup\na,{broken\n", r"line 2: setup is '\{broken', which is not JSON"),
         ("prompt,id\n,1\n", r"line 2: prompt.* is '': the prompt is empty"),
         ("prompt\n", "holds no task"),

@@ -88,6 +88,9 @@ def test_a_folder_of_runs_stands_for_its_runs_and_another_folder_is_refused(desk
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunFolderError, match="holds no run"):
         find_runs([tmp_path / "empty"])
+    (tmp_path / "rows.jsonl").touch()
+    with pytest.raises(RunFolderError, match=r"rows\.jsonl is a file and no run; give the output_dir of a run"):
+        find_runs([tmp_path / "rows.jsonl"])
 
 
 texts = st.recursive(

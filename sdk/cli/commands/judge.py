@@ -72,9 +72,13 @@ def check(
                     await judge.close()
 
         for kappa in anyio.run(measure):
-            if kappa is None or kappa < min_kappa:
-                shown = "not defined" if kappa is None else f"{kappa:.2f}"
-                raise ToolbakeError(f"the agreement (kappa {shown}) is below --min-kappa {min_kappa:g}")
+            if kappa is None:
+                raise ToolbakeError(
+                    f"kappa is not defined, because no two different answers were given, so --min-kappa {min_kappa:g} "
+                    "cannot be checked; add examples of both labels"
+                )
+            if kappa < min_kappa:
+                raise ToolbakeError(f"the agreement (kappa {kappa:.2f}) is below --min-kappa {min_kappa:g}")
 
 
 Rows = Annotated[Path, typer.Argument(metavar="ROWS", help="A .jsonl file of objects.", show_default=False)]

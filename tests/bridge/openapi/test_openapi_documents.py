@@ -283,7 +283,7 @@ def test_an_error_says_where_in_the_document(broken: Any, complaint: str, tmp_pa
             "repeats itself",
         ),
         ("a: !!python/object/apply:os.getcwd []\n", r"could not determine a constructor"),
-        ("", "an object, not a NoneType"),
+        ("", "an object, not None"),
     ],
 )
 def test_text_that_is_no_document_is_refused(text: str, complaint: str, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ _MOST_GROUPS = 12
 """A number has at most so many groups of digits between its commas."""
 _MOST_JSON_CHARS = 200_000
 _DENIALS = "not never isn't aren't wasn't weren't don't doesn't didn't cannot can't doubt wrong incorrect false untrue"
+_DENIALS += " ain't isnt arent wasnt werent dont doesnt didnt cant"
 DENIALS = frozenset(_DENIALS.split())
 """Words that reverse the meaning of the clause they are in."""
 _NONE = DENIALS | {"no", "none", "neither", "nor", "without", "except", "but"}

@@ -38,10 +38,11 @@ _CHOICES = frozenset({"or", "either"})
 _SMALL = "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 _BETWEEN = re.compile(rf"\bbetween\s+(?:\w+\s+)?(?:[^\w\s]?\d|(?:{_SMALL})\b)", re.IGNORECASE)
 """A range of numbers ("between 3 and 5"), not of places."""
-_MULTIPLE_BEFORE = r"\b(?:half|twice|thrice|double|triple|times)(?:\s+(?:of|the|these|those))*\s+$|[×]\s*$"
-_MULTIPLE_AFTER = r"\s*\b(?:dozen|thousand|million|billion)\b"
+_MULTIPLE_BEFORE = r"\b(?:half|twice|thrice|double|triple|times)(?:\s+(?:of|the|these|those))*:?\s+$|[×]\s*$"
+_MULTIPLE_AFTER = r"\s*\b(?:dozen|thousand|million|billion)\b|(?:[kmb]|[bm]n|st|nd|rd|th)\b|\s*[/*×]\s*\d"
 _BEFORE = re.compile(
     r"(?:\b(?:not|no|never|isn't|wasn't|cannot|(?:more|less|fewer|greater|other|rather) than|at (?:least|most)|up to"
+    r"|almost|nearly|as much as|used to be|(?:may|might|could|would|let's) (?:be|say)|if (?:\w+ ){0,2}(?:is|was)"
     rf"|over|under|above|below|(?:close|closer|near|nearer|next|{_SMALL}) to)"
     r"|(?:^\W*|\b(?:is|are|from|about|around|roughly|approximately|costs?|takes?|weighs?)\s+)"
     r"\d[\d.,]*(?:\s?[^\W\d]+)? to"
@@ -189,23 +190,44 @@ STATUSES = (
 
 YES, NO = ("yes", "true"), ("no", "false")
 """How each of the two is written."""
-_NEGATIONS = frozenset(
-    {"not", "no", "never", "nor", "without", "isn't", "wasn't", "aren't", "weren't", "hasn't", "cannot"}
-)
+_NEGATIONS = frozenset({"not", "no", "never", "nor", "without", "isn't", "wasn't", "aren't", "weren't", "hasn't"})
+_NEGATIONS |= {"cannot", "non", "ain't", "isnt", "wasnt", "arent", "werent", "hasnt", "aint"}
 _CONTRACTED = frozenset({"don't", "doesn't", "didn't", "haven't", "hadn't", "won't", "wouldn't", "can't", "couldn't"})
+_CONTRACTED |= {word.replace("'", "") for word in _CONTRACTED}
 _UNFULFILLED = frozenset({"fails", "failed", "might", "could"})
 """Words after which an action did not happen or may not have: "failed to get shipped", "might have been shipped"."""
-_NOT_YET = frozenset({"will", "should", "would", "almost", "nearly", "hardly", "barely", "nothing", "nobody"})
-"""Words after which a status is not reached: "will be shipped". A name or a day may follow them: "will be Monday"."""
-_STATUS_WORDS = [tokenize(status) for status in STATUSES]
 _LIGHT = frozenset({"yet", "already", "still", "ever", "actually", "really", "currently", "even", "fully", "quite"})
 _LIGHT |= {"be", "been", "being", "get", "got", "gotten", "have", "has", "had", "to"}
 """Words that may be between a negation and what it negates: "not yet been shipped", "didn't get shipped"."""
+_UP_TO_IT = rf"(?: (?:{'|'.join(sorted(_LIGHT))}|it|it's|them|now))*$"
+_NOT_REACHED_BEFORE = re.compile(
+    # "will be shipped"
+    r"(?:\b(?:will|should|would|almost|nearly|hardly|barely|nothing|nobody)"
+    # "may have been shipped", "They want it shipped."; not "on 2 May shipped"
+    r"|\b(?:can|may|must|awaiting|process of|wants?|wanted|please) (?:be|get|have|being|getting|it|them)\b"
+    # "ready to be shipped"; not "is known to be shipped", "turned out to be shipped"
+    r"|(?:^|\b(?!(?:confirmed|reported|known|found|shown|said|listed|marked|seems?|appears?|out) )[\w#'-]+ )"
+    r"to (?:be|get|have)\b"
+    # "once order 4417 is shipped"
+    r"|\b(?:once|when|until|unless|if|as soon as|in case) (?:\S+ ){0,2}"
+    rf"(?:is|are|was|were|has|have|gets?|got|it's|they're)){_UP_TO_IT}"
+    # "not so far been shipped", "never left or got shipped"; not "not late and shipped", "Don't worry it's shipped"
+    r"|\b(?:not|never|\w+n't)(?: (?!(?:and|only|just|worry)\b)\S+){0,4}$"
+)
+_NOT_REACHED_AFTER = re.compile(r"(?:it )?(?:is|was|has) (?:not\b|what it's not)")
+"""Words before and after a status with which it is not reached. A name or a day may stand there: "will be Monday"."""
+_CROSS, _TICK = re.compile("[\u274c\u2717\u2718\u2716]"), re.compile("[\u2705\u2713\u2714\u2611]")
+"""Signs with which a model crosses something out or ticks it off."""
 _CLAUSE_END = re.compile(
-    r"(?<=[.!?;])\s+|,\s+|\n+|(?<!anything )\bbut\b|:\s+(?!(?:false|untrue|wrong|incorrect)\b)", re.IGNORECASE
+    r"(?<=[.!?;])\s+|,\s+|\n+|\s+-+\s+|(?<!anything )\bbut\b|:\s+(?!(?:false|untrue|wrong|incorrect|no)\b)",
+    re.IGNORECASE,
 )
 _DENIED_BEFORE = re.compile(
     r"\b(?:whether|either|doubt|unlikely|untrue|neither|maybe|perhaps|possibly|no way|no idea|anything but|far from"
+    r"|probably|likely|presumably|i (?:think|believe)"
+    r"|no (?:sign|record|evidence|indication|proof|confirmation)"
+    r"|(?:did not|didn't|do not|don't) (?:see|find|think|believe|know)"
+    r"|(?:except|other than|opposite of|rather than|instead of|opposed to|used to be)$"
     r"|(?:false|wrong|incorrect|not true|un(?:clear|sure|certain)|not (?:sure|clear|certain)) (?:that|if)"
     r"|(?:cannot|can't|could not|couldn't|unable to|not) (?:confirm|verify|say|tell)|assum(?:e|es|ing)|suppose"
     r"|(?:i|my) guess|supposed to|refused to|(?:less|more|fewer) than(?: \w+){0,2}$)\b"
@@ -220,6 +242,12 @@ _DENIED_AFTER = re.compile(
 def _denies(before: str, after: str) -> str | None:
     """The words of a clause that deny or doubt the value between both parts, which are its words joined by blanks."""
     found = _DENIED_BEFORE.search(before) or _DENIED_AFTER.match(after)
+    return found[0] if found else None
+
+
+def _not_reached(before: str, after: str) -> str | None:
+    """The words of a clause with which a status between both parts is not reached."""
+    found = _NOT_REACHED_BEFORE.search(before) or _NOT_REACHED_AFTER.match(after)
     return found[0] if found else None
 
 
@@ -246,7 +274,8 @@ _NO_REPLY = re.compile(
 )
 """Begins with no, and does not answer the question with it."""
 _UNSURE = re.compile(
-    r"\b(?:probably|i (?:think|guess|believe|assume)|(?:don't|do not|cannot|can't) (?:know|say|tell)|not sure|unsure"
+    r"\b(?:maybe|perhaps|possibly|probably|i (?:think|guess|believe|assume)|not sure|unsure"
+    r"|(?:don't|do not|cannot|can't) (?:know|say|tell)"
     r"|(?:can|will|let me) (?:check|look|find out))\b",
     re.IGNORECASE,
 )
@@ -298,7 +327,7 @@ class AnswerMatch(ReadyMade):
         scored = _TO_THE_JUDGE.search(said)
         if scored and scored[1].casefold() not in [*known, *tokenize(" ".join(map(str, _flat(required))))]:
             return "the answer speaks to whoever scores it"
-        if not self.whole and (reason := _not_asserted(said, golds, words_asked(rollout))):
+        if not self.whole and (reason := _not_asserted(said, golds, words_asked(rollout), self._statuses(rollout))):
             return reason
         answer = _without(prompt, answer)
         if self.whole:
@@ -331,7 +360,7 @@ class AnswerMatch(ReadyMade):
                 if _is_named(text, said)
                 for form in choice
                 for at in positions(form, answer)
-                if _stands(form, at, answer, _NOT_YET if form in _STATUS_WORDS else frozenset())
+                if _stands(form, at, answer)
             ]
             if not found:
                 return "the answer does not say it"
@@ -356,12 +385,21 @@ class AnswerMatch(ReadyMade):
             said, right, self.other_values, user_texts(rollout)
         )
 
-    def _other_option(self, rest: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout) -> str | None:
-        """Another of the options that the answer names besides the right one."""
+    def _options(self, rollout: Rollout) -> dict[str, list[Token]]:
         options = rollout.task.expected.get("options", self.options)
         if not isinstance(options, list | tuple) or not all(isinstance(option, str) for option in options):
             raise wrong_expected(rollout.task, "options", f"is {shortened(options)}; give a list of strings")
-        option_tokens = {option: tokenize(option) for option in options}
+        return {option: tokenize(option) for option in options}
+
+    def _statuses(self, rollout: Rollout) -> list[list[Token]]:
+        """What may not be reached yet: the usual statuses, and options such as "approved"."""
+        return [tokenize(status) for status in STATUSES] + [
+            tokens for option, tokens in self._options(rollout).items() if option.islower() and option.endswith("ed")
+        ]
+
+    def _other_option(self, rest: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout) -> str | None:
+        """Another of the options that the answer names besides the right one."""
+        option_tokens = self._options(rollout)
         right = [form for choices in golds for choice in choices for form in choice]
         if not any(tokens in right for tokens in option_tokens.values()):
             return None  # the answer is none of a closed list
@@ -386,8 +424,9 @@ def answer_match(
     By default the answer may be a sentence that contains the expected one. It is wrong where
 
     - the rollout did not end with an answer, or the answer is empty or only repeats the prompt;
-    - the expected words are negated ("not shipped"), or every clause with them only asks, doubts ("maybe shipped") or
-      calls them wrong; or yes or no is not the first word, or its opposite follows ("Yes, but the answer is no");
+    - the expected words are negated ("not shipped"), or every clause with them only asks, doubts ("maybe shipped"),
+      calls them wrong or tells what is not so yet ("ready to be shipped"); or yes or no is not the first word, or its
+      opposite follows ("Yes, but the answer is no");
     - the expected answer is one of `options` (or of `task.expected["options"]`, which takes precedence), and the answer
       names another option, too;
     - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
@@ -513,8 +552,8 @@ def _sentences(text: str) -> list[str]:
     return [" ".join(sentence.casefold().split()) for sentence in re.split(r"(?<=[.!?])\s+|\n+", text)]
 
 
-def _stands(form: list[Token], at: int, answer: list[Token], not_yet: frozenset[str]) -> bool:
-    """Whether the answer asserts the words that it has at `at`. `not_yet`: further words that deny what follows."""
+def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
+    """Whether no negation is right before the words that the answer has at `at`."""
     if form[0] in (*YES, *NO) and len(form) == 1:
         return at == 0
     negations = _NEGATIONS - {"no"} if is_number(form) else _NEGATIONS  # "order no 4417"
@@ -522,12 +561,14 @@ def _stands(form: list[Token], at: int, answer: list[Token], not_yet: frozenset[
         return False
     while at and answer[at - 1] in _LIGHT:
         at -= 1
-    return not at or answer[at - 1] not in negations | _CONTRACTED | _UNFULFILLED | not_yet
+    return not at or answer[at - 1] not in negations | _CONTRACTED | _UNFULFILLED
 
 
-def _not_asserted(answer: str, golds: list[list[list[list[Token]]]], known: list[Token]) -> str | None:
-    """The reason why every clause with an expected value only asks about it, doubts it or calls it wrong; None where
-    one clause asserts it. The answer may repeat the user's own words about it.
+def _not_asserted(
+    answer: str, golds: list[list[list[list[Token]]]], known: list[Token], statuses: list[list[Token]]
+) -> str | None:
+    """The reason why every clause with an expected value only asks about it, doubts it or calls it wrong, or why a
+    status is not reached; None where one clause asserts it. The answer may repeat the user's own words about it.
     """
     clauses = [(clause.strip(), tokenize(clause)) for clause in _CLAUSE_END.split(answer) if clause]
     for choices in golds:
@@ -541,9 +582,10 @@ def _not_asserted(answer: str, golds: list[list[list[list[Token]]]], known: list
                     if is_reply and (number or at):
                         continue
                     before, after = (" ".join(map(str, part)) for part in (words[:at], words[at + len(form) :]))
-                    found = _denies(before, after)
+                    found = _denies(before, after) or (_not_reached(before, after) if form in statuses else None)
                     denied = found is not None and not positions(tokenize(found), known)
-                    reasons.append("asks" if clause.endswith("?") else found if denied else None)
+                    crossed = _CROSS.search(clause) if not _TICK.search(clause) else None
+                    reasons.append("asks" if clause.endswith("?") else found if denied else crossed and crossed[0])
         if reasons and None not in reasons:
             return f"the answer does not assert it: {reasons[0]!r}"
     return None

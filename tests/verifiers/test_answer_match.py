@@ -255,6 +255,65 @@ async def test_an_unfinished_rollout_has_no_answer(stop_reason):
     assert await score("shipped", "shipped", stop_reason=stop_reason) == 0
 
 
+REACHED = [
+    "Your order 4417 has been {} and you will get an e-mail.",
+    "I can confirm it has been {}.",
+    "As you can see, it is {}.",
+    "It is confirmed to be {}.",
+    "It turned out to be {} yesterday.",
+    "It appears to be {}.",
+    "I was able to get the status: {}.",
+    "Please note that it is {}.",
+    "Don't worry, it is {}.",
+    "It's not here anymore \u2013 it has been {}.",
+    "There is no delay, and it was {}.",
+    "It was {} before noon.",
+    "When I checked, it was {}.",
+    "If you look at the page, you see that it is {}.",
+    "Nothing is wrong. It is {}.",
+    "It is already {}.",
+    "Not long ago it was late; now it is {}.",
+    "\u2705 {}",
+    "Status: {}",
+    "It was {} in May.",
+]
+NOT_REACHED = [
+    "Order 4417 has yet to be {}.",
+    "It is ready to be {}.",
+    "It still needs to be {}.",
+    "It may have been {}.",
+    "It was probably {}.",
+    "I think it was {}.",
+    "Once it is {}, you get an e-mail.",
+    "You are told as soon as order 4417 is {}.",
+    "It has not so far been {}.",
+    "It never left or got {}.",
+    "It isnt {}",
+    "There is no record that it was {}.",
+    "I don't see that it was {}.",
+    "{} it is not.",
+    "{}: no",
+    "{} \u274c",
+    "It is on hold rather than {}.",
+    "They want it {}.",
+    "It is in the process of being {}.",
+    "Don't say that it is {}.",
+]
+
+
+@pytest.mark.parametrize("status", ["shipped", "approved"])
+@pytest.mark.parametrize(("sentence", "earns"), [*((one, 1) for one in REACHED), *((one, 0) for one in NOT_REACHED)])
+async def test_a_status_that_is_not_reached_is_no_answer_whatever_the_options_are(sentence, earns, status):
+    options = [status, "rejected", "in transit"]
+    assert await score(sentence.format(status), status, expected={"options": options}) == earns
+
+
+async def test_a_name_or_a_day_may_follow_what_leaves_a_status_open():
+    assert await score("The owner will be Ann Moser.", "Ann Moser") == 1
+    assert await score("It is to be Friday.", "Friday") == 1
+    assert await score("Once it was Bob; now it is Ann.", "Ann") == 1
+
+
 async def test_options_close_the_list_of_what_may_be_said():
     verifier = answer_match(options=("gold", "silver", "in bronze"))
     assert await score("gold and silver", "gold", verifier=verifier) == 0

@@ -127,8 +127,8 @@ def answer_number(*, within: float = 0.0, relative: float = 0.0, max_words: int 
 
     `within` is the largest difference in the unit of the expected answer, `relative` as a share of its amount; the
     larger counts. The answer is wrong where it has another number that the prompt does not have, hedges ("12 or
-    13"), lists other words ("rug, 12, open, Porto"), denies something in the clause with the number, only bounds
-    the number ("at least 12"), makes another amount of it ("twice 12"), or has more than `max_words` words.
+    13"), lists other words ("rug, 12, open, Porto"), denies or doubts something in the clause with the number, only
+    bounds the number ("at least 12"), makes another amount of it ("twice 12"), or has more than `max_words` words.
 
     Example: `answer_number(relative=0.01)` with `expected={"answer": "1.5 kg"}`
     """
@@ -214,6 +214,7 @@ _NOT_REACHED_BEFORE = re.compile(
     # "not so far been shipped", "never left or got shipped"; not "not late and shipped", "Don't worry it's shipped"
     r"|\b(?:not|never|\w+n't)(?: (?!(?:and|only|just|worry)\b)\S+){0,4}$"
 )
+_HEDGED = re.compile(r"\b(?:can|may|must|might|could)\b")
 _NOT_REACHED_AFTER = re.compile(r"(?:it )?(?:is|was|has) (?:not\b|what it's not)")
 """Words before and after a status with which it is not reached. A name or a day may stand there: "will be Monday"."""
 _CROSS, _TICK = re.compile("[\u274c\u2717\u2718\u2716]"), re.compile("[\u2705\u2713\u2714\u2611]")
@@ -264,6 +265,13 @@ _FORM_ASKED = re.compile(
 _CHOICE = re.compile(r"\byes\b[^\w?]+(?:\w[.):]\s*)?no\b|\bno\b[^\w?]+(?:\w[.):]\s*)?yes\b", re.IGNORECASE)
 """Both words side by side, such as one on each line: the choices of an answer."""
 _WORD_ALONE = re.compile(r"\W*(?:yes|no)\W*")
+_REPLY_LEAD = re.compile(
+    r"\W*(?:(?:(?:the|my|final) )*answer(?: is)?|unfortunately|sure|certainly|well|ok(?:ay)?|(?:hi|hello|dear)(?: \w+)?"
+    r"|i (?:have )?checked(?: and)?|[\"'`]\w+[\"'`]\s*:)\W+(?=\w)",
+    re.IGNORECASE,
+)
+_REPLY = re.compile(r"\W*(yep|yeah|yup|nope)\b", re.IGNORECASE)
+"""What may come before yes or no ("The answer is yes.", "Sure! Yes", `{"paid": true}`), and other words for them."""
 _TO_THE_JUDGE = re.compile(r"\b(score|reward|verdict|grade)\b[\s\"'*]*[:=]", re.IGNORECASE)
 _REPEATS = 2
 """How often an answer may repeat the prompt."""
@@ -316,6 +324,8 @@ class AnswerMatch(ReadyMade):
         golds = [[_gold_tokens(choice) for choice in choices] for choices in required]
         read = _with_digits if _is_numeric(golds) else as_typed
         said = read(rollout.answer)
+        if any(form[0] in (*YES, *NO) for choices in golds for choice in choices for form in choice):
+            said = _reply(said)
         answer = tokenize(said)
         if not answer:
             return "the answer is empty"
@@ -372,7 +382,7 @@ class AnswerMatch(ReadyMade):
         if (turned := _turned(rollout, golds)) is not None:
             return f"the answer also says {turned!r}"
         rest = [token for at, token in enumerate(answer) if at not in spans]
-        other = self._other_option(rest, golds, rollout)
+        other = self._other_option(said, rest, golds, rollout)
         if other is not None:
             return f"the answer also says {other!r}"
         if _is_numeric(golds) and not self.other_numbers:
@@ -385,25 +395,32 @@ class AnswerMatch(ReadyMade):
             said, right, self.other_values, user_texts(rollout)
         )
 
-    def _options(self, rollout: Rollout) -> dict[str, list[Token]]:
+    def _options(self, rollout: Rollout) -> dict[str, list[list[Token]]]:
         options = rollout.task.expected.get("options", self.options)
         if not isinstance(options, list | tuple) or not all(isinstance(option, str) for option in options):
             raise wrong_expected(rollout.task, "options", f"is {shortened(options)}; give a list of strings")
-        return {option: tokenize(option) for option in options}
+        return {option: _written(option) for option in options}
 
     def _statuses(self, rollout: Rollout) -> list[list[Token]]:
         """What may not be reached yet: the usual statuses, and options such as "approved"."""
-        return [tokenize(status) for status in STATUSES] + [
-            tokens for option, tokens in self._options(rollout).items() if option.islower() and option.endswith("ed")
-        ]
+        some = [forms for option, forms in self._options(rollout).items() if option.islower() and option.endswith("ed")]
+        return [form for forms in [*map(_written, STATUSES), *some] for form in forms]
 
-    def _other_option(self, rest: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout) -> str | None:
-        """Another of the options that the answer names besides the right one."""
-        option_tokens = self._options(rollout)
+    def _other_option(
+        self, said: str, rest: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout
+    ) -> str | None:
+        """Another of the options that the answer gives besides the right one. "Shipped, but not yet delivered." gives
+        one."""
+        options, statuses = self._options(rollout), self._statuses(rollout)
         right = [form for choices in golds for choice in choices for form in choice]
-        if not any(tokens in right for tokens in option_tokens.values()):
+        if not any(form in right for forms in options.values() for form in forms):
             return None  # the answer is none of a closed list
-        return next((o for o, tokens in option_tokens.items() if tokens not in right and positions(tokens, rest)), None)
+        clauses = [(clause, tokenize(clause)) for clause in _CLAUSE_END.split(said) if clause]
+        for option, forms in options.items():
+            for form in forms:
+                if form not in right and positions(form, rest) and _is_given(form, clauses, form in statuses):
+                    return option
+        return None
 
 
 def answer_match(
@@ -419,16 +436,17 @@ def answer_match(
     The expected answer is a string, a number, a bool (yes or no), a list of acceptable ones, or `{"all": [...]}`, whose
     items must all be in the answer (each may itself be a list of acceptable ones). Case, punctuation, spaces, thousands
     separators and currency signs are ignored. Numbers are compared by value, up to twelve also as words; 12 is found in
-    none of 312, A-12 and a date.
+    none of 312, A-12 and a date. English dates and times are those of tools (December 1, 2026 is 2026-12-01, 2:30 PM is
+    14:30), and `in_progress` is also "in progress".
 
     By default the answer may be a sentence that contains the expected one. It is wrong where
 
     - the rollout did not end with an answer, or the answer is empty or only repeats the prompt;
     - the expected words are negated ("not shipped"), or every clause with them only asks, doubts ("maybe shipped"),
-      calls them wrong or tells what is not so yet ("ready to be shipped"); or yes or no is not the first word, or its
-      opposite follows ("Yes, but the answer is no");
+      calls them wrong or tells what is not so yet ("ready to be shipped"); or the reply does not begin with yes or no,
+      or the opposite follows ("Yes, but the answer is no");
     - the expected answer is one of `options` (or of `task.expected["options"]`, which takes precedence), and the answer
-      names another option, too;
+      gives another option, too ("shipped, not yet delivered" gives one);
     - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
     - it lists the expected one among more than `other_values` + 1 others ("kettle, lamp, rug, mirror"; sentences, too,
       and rows without signs), with another one after "or", or with the other one that was asked about ("A or B?");
@@ -478,7 +496,19 @@ def _gold_tokens(choice: Any) -> list[list[Token]]:
         return [[word] for word in (YES if choice else NO)]
     if isinstance(choice, float):
         return [[Decimal(repr(choice)).normalize()]]
-    return [tokenize(str(choice))]
+    return _written(str(choice))
+
+
+_IN_CODE = re.compile(r"[^\W\d_]+(?:([_ -])[^\W\d_]+)(?:\1[^\W\d_]+){0,3}")
+
+
+def _written(text: str) -> list[list[Token]]:
+    """The tokens of a text, and of a value such as `in_progress` also as "in progress" and "in-progress"."""
+    parts = re.split("[_ -]", text) if _IN_CODE.fullmatch(text) else []
+    return [
+        tokenize(text),
+        *(tokens for sign in "_ -" if parts and (tokens := tokenize(sign.join(parts))) != tokenize(text)),
+    ]
 
 
 def _without(prompts: list[list[Token]], answer: list[Token]) -> list[Token]:
@@ -538,6 +568,17 @@ def _is_named(gold: Any, said: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(gold)}(?!\w)", said) is not None
 
 
+def _reply(said: str) -> str:
+    """An answer that is to be yes or no, without what comes before the word."""
+    for _ in range(3):
+        said = _REPLY_LEAD.sub("", said, count=1) if _REPLY_LEAD.match(said) else said
+    return (
+        _REPLY.sub(lambda found: "no" if found[1].lower() == "nope" else "yes", said, count=1)
+        if _REPLY.match(said)
+        else said
+    )
+
+
 def _is_no_reply(said: str, choices: list[list[list[Token]]], known: list[Token]) -> str | None:
     """What shows that yes or no, where it is expected, is not meant as the reply; None where nothing does."""
     words = [form[0] for choice in choices for form in choice if len(form) == 1]
@@ -562,6 +603,17 @@ def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
     while at and answer[at - 1] in _LIGHT:
         at -= 1
     return not at or answer[at - 1] not in negations | _CONTRACTED | _UNFULFILLED
+
+
+def _is_given(form: list[Token], clauses: list[tuple[str, list[Token]]], is_status: bool) -> bool:
+    """Whether a clause has the words without a negation before them, and does not tell that a status is to come."""
+    for clause, words in clauses:
+        for at in positions(form, words):
+            before = " ".join(map(str, words[:at]))
+            open_yet = is_status and _NOT_REACHED_BEFORE.search(before) and not _HEDGED.search(before)
+            if _stands(form, at, words) and not open_yet and not clause.strip().endswith("?"):
+                return True
+    return not any(positions(form, words) for _, words in clauses)
 
 
 def _not_asserted(

@@ -43,15 +43,6 @@ _BARE_VALUE = re.compile(r"\W*([A-Z][\w'-]*)(?:\W+[A-Z\d][\w'.-]*)*\W*")
 """The capital of a first word belongs to a name before a verb, and in an answer of capitalised words alone."""
 _CITATION = re.compile(r"\[([^\[\]\s]{1,80})\]")
 _SHOWN = 4
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTH = rf"(?:{'|'.join(_MONTHS)})[a-z]{{0,6}}"
-_DATE = re.compile(
-    r"\b(?P<y>\d{4})-(?P<m>0[1-9]|1[0-2])-(?P<d>\d\d)(?!\d)"
-    rf"|\b(?P<d2>\d{{1,2}})(?:st|nd|rd|th|\.)? (?:of )?(?P<name>{_MONTH})\.?,? (?P<y2>\d{{4}})\b"
-    rf"|\b(?P<name2>{_MONTH})\.? (?P<d3>\d{{1,2}})(?:st|nd|rd|th)?,? (?P<y3>\d{{4}})\b",
-    re.IGNORECASE,
-)
-"""2026-01-05, 5 January 2026, January 5th, 2026."""
 
 
 class Checker(Protocol):
@@ -69,7 +60,6 @@ class _Document:
     def __init__(self, text: str) -> None:
         self.tokens = frozenset(tokenize(text))
         self.amounts = {(one.amount, one.dimension) for one in quantities(text)}
-        self.days = set(_dates(text).values())
 
 
 _document = lru_cache(maxsize=16)(_Document)
@@ -94,21 +84,9 @@ def exact_support(document: str, claim: str) -> float:
     if have.tokens.issuperset(numbers_and_names(claim)):
         return 1.0
     same = [one.text for one in quantities(claim) if one.dimension and (one.amount, one.dimension) in have.amounts]
-    same += [text for text, day in _dates(claim).items() if day in have.days]
     for text in same:
         claim = claim.replace(text, " ", 1)
     return float(have.tokens.issuperset(numbers_and_names(claim)))
-
-
-def _dates(text: str) -> dict[str, tuple[int, int, int]]:
-    """The dates of a text as they are written, with year, month and day."""
-    found = {}
-    for match in _DATE.finditer(as_typed(text)):
-        month = match["m"] or match["name"] or match["name2"]
-        number = int(month) if month.isdecimal() else _MONTHS.index(month[:3].lower()) + 1
-        year, day = match["y"] or match["y2"] or match["y3"], match["d"] or match["d2"] or match["d3"]
-        found[match[0]] = (int(year), number, int(day))
-    return found
 
 
 def minicheck(scorer: Any, *, batch_column: int = 1) -> Checker:

@@ -181,12 +181,37 @@ _PIECE = re.compile(
 
 
 _TYPED = str.maketrans("\u2010\u2011\u2019", "--'", "\u00ad\u200b\u200c\u200d\u2060\ufeff")
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = (
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
+    r"|nov(?:ember)?|dec(?:ember)?)"
+)
+_DAY = r"(?:0?[1-9]|[12]\d|3[01])"
+_DATE = re.compile(
+    rf"\b(?P<d>{_DAY})(?:st|nd|rd|th|\.)? (?:of )?(?P<m>{_MONTH})\.?,? (?P<y>\d{{4}})\b"
+    rf"|\b(?P<m2>{_MONTH})\.? (?P<d2>{_DAY})(?:st|nd|rd|th)?,? (?P<y2>\d{{4}})\b",
+    re.IGNORECASE,
+)
+_CLOCK = re.compile(r"(?<![\w.:])(?P<h>0?[1-9]|1[0-2])(?:[:.](?P<m>[0-5]\d))? ?(?P<half>[ap])\.?m\b", re.IGNORECASE)
+_SHORT_HOUR = re.compile(r"(?<![\w.:-])(?=\d:[0-5]\d(?![\d:]))")
 
 
 def as_typed(text: str) -> str:
     """The text with the hyphens and apostrophes of a keyboard, and without signs that nobody sees. Models write
-    typographic ones ("don\u2019t", "A\u201112") as often."""
-    return text.translate(_TYPED)
+    typographic ones ("don\u2019t", "A\u201112") as often. Dates and times are as tools give them: "5 January 2026" and
+    "January 5th, 2026" become 2026-01-05, "2:30 PM" becomes 14:30."""
+    text = _CLOCK.sub(_of_24_hours, _DATE.sub(_iso_date, text.translate(_TYPED)))
+    return _SHORT_HOUR.sub("0", text)
+
+
+def _iso_date(found: re.Match[str]) -> str:
+    month = _MONTHS.index((found["m"] or found["m2"])[:3].lower()) + 1
+    return f"{found['y'] or found['y2']}-{month:02}-{int(found['d'] or found['d2']):02}"
+
+
+def _of_24_hours(found: re.Match[str]) -> str:
+    hour = int(found["h"]) % 12 + 12 * (found["half"] in "pP")
+    return f"{hour:02}:{found['m'] or '00'}"
 
 
 def tokenize(text: str) -> list[Token]:

@@ -37,6 +37,24 @@ async def score(answer, gold, *, verifier=None, prompt="Where is order 4417?", *
         ("May", "May", "Which month?"),
         ("on", "ON", "Is the heating on or off?"),
         ("No tickets are overdue.", False, "Are any tickets overdue?"),
+        ("The answer is **yes**: it is paid.", True, "Is it paid?"),
+        ("Hi Rosa, yes, it is.", True, "Is it paid?"),
+        ("Yep, it is.", True, "Is it paid?"),
+        ('{"paid": true}', True, "Is it paid?"),
+        ("Unfortunately, no.", False, "Is it paid?"),
+        ("Final answer: No", False, "Is it paid?"),
+        ("It is due on December 1st, 2026.", "2026-12-01", "When is it due?"),
+        ("1 Dec 2026", "2026-12-01", "When is it due?"),
+        ("2026-12-01", "December 1, 2026", "When is it due?"),
+        ("The total is $99.50, due December 1, 2026.", 99.5, "How much is it?"),
+        ("At 2:30 p.m. in room 4.", "14:30", "When is the meeting?"),
+        ("12 AM", "00:00", "When does it close?"),
+        ("9 am", "9:00", "When does it open?"),
+        ("It's in progress.", "in_progress", "How is the job doing?"),
+        ("out-for-delivery", "out for delivery", "Where is it?"),
+        ("Shipped, but not yet delivered.", "shipped", "Where is it?"),
+        ("It is shipped and should be delivered soon.", "shipped", "Where is it?"),
+        ("Shipped! Shall I tell you when it is delivered?", "shipped", "Where is it?"),
         ("No, I cannot say so.", False, "Can you say that it is paid, or can you not? I cannot say."),
     ],
 )
@@ -63,6 +81,15 @@ async def test_a_right_answer_counts_as_chat_models_write_it(answer, gold, promp
         ("Please contact us.", "US", "Which country?"),
         ("It may end soon.", "May", "Which month?"),
         ("It is a hard question.", "A", "Which option?"),
+        ("Sure, I can look. No, wait: yes.", True, "Is it paid?"),
+        ("The answer is yes or no.", True, "Is it paid?"),
+        ("Nope, yes.", True, "Is it paid?"),
+        ("December 1, 2026", "2026-12-02", "When is it due?"),
+        ("2:30 AM", "14:30", "When is the meeting?"),
+        ("Shipped, delivered.", "shipped", "Where is it?"),
+        ("Shipped, and it may have been delivered.", "shipped", "Where is it?"),
+        ("It should be shipped and delivered.", "shipped", "Where is it?"),
+        ("Not yet shipped, delivered or returned.", "returned", "Where is it?"),
         ("twice 12", 12, "How many?"),
         ("12 dozen", 12, "How many?"),
         ("Two or three.", 2, "How many?"),
@@ -321,6 +348,9 @@ async def test_options_close_the_list_of_what_may_be_said():
     assert await score("in bronze", "in bronze", verifier=verifier) == 1
     assert await score("red or blue", "red") == 0
     assert await score("red or blue", "red", expected={"options": ["red", "blue"]}) == 0
+    jobs = answer_match(options=("in_progress", "done"))
+    assert await score("It is done; it is in progress.", "done", verifier=jobs) == 0
+    assert await score("It is done, not in progress any more.", "done", verifier=jobs) == 1
 
 
 async def test_the_whole_answer_can_be_asked_for():

@@ -190,14 +190,15 @@ class Sandbox(ABC):
         text = found if found and isinstance(found, str) else compact_json(found)
         return ToolResult(text=text, structured=found, duration_s=time.perf_counter() - started)
 
-    def _mistake(self, name: str, arguments: Mapping[str, Any]) -> ToolResult | None:
-        """What the caller reads of a tool that is not there, or of arguments that its schema does not allow."""
+    def _mistake(self, name: str, arguments: Mapping[str, Any], *, strict: bool = False) -> ToolResult | None:
+        """What the caller reads of a tool that is not there, or of arguments that its schema does not allow. `strict`:
+        also of those that real servers often take all the same."""
         from mcp_bridge.toolsets.validation import unknown_tool
 
         names = [tool.name for tool in self.tools]
         if name not in names and all(tool.name != name for tool in self.hidden_tools):
             return error(unknown_tool(name, names), "unknown_tool")
-        problem = self._checker.problem(name, arguments)
+        problem = self._checker.problem(name, arguments, strict=strict)
         return error(problem, "invalid_arguments") if problem else None
 
     def prepare(self, setup: Setup | None) -> Self:

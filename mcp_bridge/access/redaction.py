@@ -35,6 +35,8 @@ _SECRET_WORDS = re.compile(
     r"secret|passw|passphrase|pwd|credential|cookie|bearer|authori[sz]ation|api ?key|token(?!s|iz)"
     r"|(api|access|auth|refresh|bearer|session) tokens|(?<!by)(?<!com)(?<!over)pass$"
 )
+SHELL_FOLDERS = frozenset({"PWD", "OLDPWD"})
+"""A shell's own variables: folders, where `pwd` elsewhere is a password."""
 _SECRET_LAST_WORDS = frozenset({"auth", "header", "headers", "key", "keys", "pat"})
 
 _WHOLE_ASSIGNMENT = re.compile(r"-{0,2}(?P<name>[\w.-]+)=(?P<value>.+)", flags=re.DOTALL)
@@ -53,7 +55,9 @@ _LONG_WORD = re.compile(rf"[A-Za-z0-9_+=~-]{{{_SAFE_ANYWHERE},}}")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a value under this name is a secret: `--api-key`, `HF_TOKEN`, `header`; not `max_tokens`."""
+    """Whether a value under this name is a secret: `--api-key`, `HF_TOKEN`, `header`; not `max_tokens`, `PWD`."""
+    if name in SHELL_FOLDERS:
+        return False
     words = re.sub(r"[^A-Za-z0-9]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).lower().strip()
     return bool(_SECRET_WORDS.search(words)) or words.rpartition(" ")[2] in _SECRET_LAST_WORDS
 

@@ -42,8 +42,8 @@ class ArgumentChecker:
         parts = SharedParts()
         self._checks = {name: _compile(tool, parts) for name, tool in self._tools.items()}
 
-    def problem(self, name: str, arguments: object) -> str | None:
-        """What is wrong with `arguments` for the tool `name`, or `None`.
+    def problem(self, name: str, arguments: object, *, strict: bool = False) -> str | None:
+        """What is wrong with `arguments` for the tool `name`, or `None`. `strict`: also for a lenient tool.
 
         Raises `ToolFailure` where the schema itself cannot be applied: a `$ref` leads nowhere.
         """
@@ -53,7 +53,7 @@ class ArgumentChecker:
             return self._report(tool, lines, dropped=0)
         try:
             errors = sorted(schema_errors(self._checks[name], dict(arguments)), key=_order)
-            if name in self._lenient:
+            if name in self._lenient and not strict:
                 errors = [error for error in errors if not _may_be_taken(error)]
             lines = [f"- {_explain(error, tool.input_schema)}" for error in errors[:_MOST_PROBLEMS]]
         except SchemaTimeout as timeout:

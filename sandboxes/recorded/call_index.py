@@ -12,6 +12,7 @@ import difflib
 import fnmatch
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,8 @@ class Index:
         """Canonical setup -> setup, in the order of the recording."""
         self.by_key: dict[Key, dict[str, list[Entry]]] = {}
         self.by_tool: dict[str, list[Entry]] = {}
-        self.failures = 0
+        self.failures: Counter[str] = Counter()
+        """Calls without an answer, by tool."""
         self._hidden: dict[tuple[str, str], list[tuple[str, re.Pattern[str]]]] = {}
         for session in sessions:
             self.roots.setdefault(canonical(dict(session.setup)), session.setup)
@@ -92,7 +94,7 @@ class Index:
         for call in session.calls:
             given = canonical(call.arguments)
             if call.result is None:
-                self.failures += 1
+                self.failures[call.tool] += 1
                 if self._changes(call.tool, None):
                     # Nobody knows what was changed: what follows can be replayed by no one.
                     place = self._step(place, call.tool, given, f"unknown outcome in {session.name}/{call.order}")

@@ -268,7 +268,11 @@ class RecordedTwin(Sandbox):
         `recorded_failures`: calls in the cassette that have no answer, because the real tool broke.
         """
         found = self._tally.as_json()
-        return {**found, "counted_as_changes": self._effects.unmarked, "recorded_failures": self._index.failures}
+        return {
+            **found,
+            "counted_as_changes": self._effects.unmarked,
+            "recorded_failures": self._index.failures.total(),
+        }
 
     @property
     def unusual(self) -> list[Unusual]:
@@ -394,13 +398,19 @@ class RecordedTwin(Sandbox):
         """The answer to the nearest call. Raises `NotRecorded` where none is near enough or that is not wanted."""
         at = self._at
         found = nearest(self._index, at.place, name, arguments)
+        failed = self._index.failures[name]
         told = "this tool was never called in the recording"
+        if failed:
+            told = f"this tool was called in the recording, and no call was answered (failed: {failed})"
         if found is not None:
             near, entry = found
             told = f"the nearest recorded call, {near:.2f} near, has the arguments {entry.call.arguments}"[:_SHOWN]
             if self._unseen == "nearest" and near >= self._nearest_at_least:
                 key = (at.place, name, canonical(arguments))
                 return self._played(name, arguments, key, entry, "nearest", told)
+        if (mistake := self._mistake(name, arguments, strict=True)) is not None:
+            self._tally.add(name, "mistake")
+            return mistake
         self._tally.add(name, "not_recorded", arguments, told)
         raise NotRecorded(
             f"{name}({canonical(arguments)[:_SHOWN]}) was not recorded after {len(at.changes)} changes in this world: "

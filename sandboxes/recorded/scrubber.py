@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from mcp_bridge.access.redaction import HIDDEN, escaped
+from mcp_bridge.access.redaction import HIDDEN, SHELL_FOLDERS, escaped
 from mcp_bridge.errors import SourceError
 
 _SHORTEST_SECRET = 6
@@ -28,11 +28,16 @@ _SECRET_NAME = re.compile(
 
 _ASSIGNMENT = re.compile(
     r"(?P<name>[A-Za-z][\w.-]*)(?:\\*[\"'])?\s*[=:]\s*"
-    # In quotes, in quotes inside a JSON text, or one word.
-    r"(?:\"(?P<double>(?:[^\"\\]|\\.)*)\"|'(?P<single>[^']*)'|(?P<slashes>\\+)\"(?P<escaped>.*?)(?P=slashes)\""
-    r"|(?P<word>(?:[Bb]earer\s+|[Bb]asic\s+)?[^\s&;,\"'}<\\]+))"
+    # Looked ahead at, so that an assignment inside a value is found, too. true, false and null tell nothing.
+    r"(?=(?!(?:[Tt]rue|[Ff]alse|null|None)\b)"
+    # What begins in brackets; in quotes; in quotes inside a JSON text; or one word.
+    r"(?:(?P<nested>[\[{])"
+    r"|\"(?P<double>(?:[^\"\\]|\\.)*)\"|'(?P<single>[^']*)'|(?P<slashes>\\+)\"(?P<escaped>.*?)(?P=slashes)\""
+    r"|(?P<word>(?:[Bb]earer\s+|[Bb]asic\s+)?[^\s&;,\"'}\])<\\]+)))"
 )
 _VALUES = ("double", "single", "escaped", "word")
+_STRING = re.compile(r"\"((?:[^\"\\]|\\.)*)\"(?P<is_key>\s*:)?")
+_NUMBER = re.compile(r"-?\d[\d.eE+-]*")
 _FORMS = re.compile(
     r"\b(?:[Bb]earer|[Bb]asic)\s+(?P<scheme>[A-Za-z0-9._~+/=-]{8,})"
     r"|(?<=://)(?P<userinfo>[^/\s?#\"'@]+:(?:[^/\s?#\"'@]+|(?!\d+[/?#])[^\s\"'@]+))(?=@)"
@@ -60,7 +65,7 @@ class Scrubber:
 
     def value(self, value: Any) -> Any:
         """JSON with the secrets in its texts replaced, those in keys of objects included. A text or number under the
-        name of a secret is replaced as a whole."""
+        name of a secret is replaced as a whole, and each text in an object there."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -70,7 +75,7 @@ class Scrubber:
         return value
 
     def text(self, text: str) -> str:
-        """One text with its secrets replaced."""
+        """One text with its secrets replaced. JSON in it is JSON still."""
         return self._replaced(text, [*self._spans(text), *_assigned(text)])
 
     def words(self, text: str) -> str:
@@ -80,7 +85,7 @@ class Scrubber:
     def _replaced(self, text: str, spans: Iterable[tuple[int, int]]) -> str:
         end, parts = 0, []
         for start, stop in _united(spans):
-            parts += [text[end:start], HIDDEN]
+            parts += [text[end:start], f'"{HIDDEN}"' if _is_number_in_json(text, start, stop) else HIDDEN]
             end = stop
             self.count += text[start:stop] != HIDDEN
         return "".join([*parts, text[end:]])
@@ -92,6 +97,11 @@ class Scrubber:
                 return HIDDEN
             if isinstance(value, list):
                 return [self._named(name, one) for one in value]
+            if isinstance(value, dict):  # its numbers are rather data, such as the seconds until a token expires
+                return {
+                    self.text(str(key)): self._named(name if isinstance(one, str | list | dict) else str(key), one)
+                    for key, one in value.items()
+                }
         return self.value(value)
 
     def _spans(self, text: str) -> Iterator[tuple[int, int]]:
@@ -108,14 +118,36 @@ class Scrubber:
             yield match.span(match.lastgroup or 0)
 
 
+def _is_number_in_json(text: str, start: int, stop: int) -> bool:
+    before, after = text[max(0, start - 9) : start].rstrip(), text[stop : stop + 9].lstrip()
+    return bool(_NUMBER.fullmatch(text, start, stop)) and before.endswith('":') and after.startswith((",", "}"))
+
+
 def _assigned(text: str) -> Iterator[tuple[int, int]]:
-    """Values under the names of secrets: `password=...`, `"apiKey": "..."`."""
+    """Values under the names of secrets: `password=...`, `"apiKey": "..."`, each text in `"tokens": ["...", "..."]`."""
     for match in _ASSIGNMENT.finditer(text):
-        if _is_secret_name(match["name"]):
-            yield next(match.span(group) for group in _VALUES if match[group] is not None)
+        if not _is_secret_name(match["name"]):
+            continue
+        if match["nested"]:
+            yield from _nested(text, match.end())
+        else:
+            yield from (match.span(group) for group in _VALUES if match[group])
+
+
+def _nested(text: str, start: int) -> Iterator[tuple[int, int]]:
+    """The texts of the JSON that begins at `start`; the rest of the line where it is no JSON."""
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        line_end = text.find("\n", start)
+        yield start, len(text) if line_end < 0 else line_end
+    else:
+        yield from (found.span(1) for found in _STRING.finditer(text, start, end) if not found["is_key"])
 
 
 def _is_secret_name(name: str) -> bool:
+    if name in SHELL_FOLDERS:
+        return False
     words = re.sub(r"[^A-Za-z0-9]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).lower().strip()
     return bool(_SECRET_NAME.search(words))
 

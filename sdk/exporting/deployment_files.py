@@ -47,7 +47,7 @@ def compose(model: ServedModel) -> str:
     return f"""services:
   model:
     image: {IMAGE}
-    entrypoint: {json.dumps(_escaped(_in_container(model, "/model")))}
+    entrypoint: {json.dumps(_escaped(_in_container(model, "/model")), ensure_ascii=False)}
     environment:
       VLLM_API_KEY: ${{VLLM_API_KEY:?set it to the key that clients send}}
     volumes: ["./model:/model:ro"]
@@ -67,6 +67,7 @@ def _escaped(words: Sequence[str]) -> list[str]:
 
 def kubernetes(model: ServedModel) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", model.name.lower()).strip("-")[:50].strip("-") or "model"
+    name = name if name[0].isalpha() else f"model-{name}"  # as a Service must be called (RFC 1035)
     health = f"httpGet: {{path: /health, port: {PORT}}}"
     return f"""apiVersion: apps/v1
 kind: Deployment

@@ -29,7 +29,15 @@ _OWN_CLASS = "TokenizersBackend"
 
 
 def copy_portable(source: Path, target: Path) -> None:
-    """Copy a model's folder into one that is there. Raises `ModelError` where older readers cannot be told of it."""
+    """Copy a model's folder into one that is there. Raises `ModelError` where files are missing, or older readers
+    cannot be told of it."""
+    lost = [path.name for path in source.rglob("*") if path.is_symlink() and not path.exists()]
+    lost += [name for name in ("config.json", "tokenizer_config.json") if not (source / name).is_file()]
+    if lost:
+        raise ModelError(
+            f"{str(source)!r} lacks {lost[0]}; copy the whole folder there, or save model and tokenizer again with "
+            "save_pretrained"
+        )
     shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
     _rewrite(target / "config.json", _older_config)
     template = plain_template(chat_template(source))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -228,7 +229,7 @@ def read_body(raw: bytes, model: type[Model], harmless: Harmless) -> Model:
             413, f"the body has {values} commas and brackets, at most {MOST_VALUES} are read; send a shorter one"
         )
     try:
-        body = json.loads(raw, parse_constant=_refuse_constant)
+        body = _strict_json(raw)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is not JSON: {error}") from error
     if deeper_than(body, _MOST_LEVELS):
@@ -249,8 +250,20 @@ def read_body(raw: bytes, model: type[Model], harmless: Harmless) -> Model:
         raise _as_api_error(error) from error
 
 
+def _strict_json(text: str | bytes) -> Any:
+    """Raises `ValueError` for what is not JSON, `NaN` and numbers that no answer could repeat (1e999) among it."""
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+
+
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:40]} is out of range")
+    return number
 
 
 def _without_harmless(body: Mapping[str, Any], known: Sequence[str], harmless: Harmless) -> dict[str, Any]:
@@ -446,12 +459,14 @@ def _call(call: Any, at: str) -> ToolCall:
     if not isinstance(arguments, str):
         raise bad_request(f"{at}.function.arguments is no string; send the arguments as JSON text", f"{at}.function")
     try:
-        value = json.loads(arguments or "{}")
+        value = _strict_json(arguments or "{}")
     except (ValueError, RecursionError):
         value = None
-    if isinstance(value, dict):
+    if isinstance(value, dict) and not deeper_than(value, _MOST_LEVELS):
         return ToolCall(id=call["id"], name=function["name"], arguments=value)
     # The model's own slip in an earlier turn. The history must hold it, or the tool's answer hangs in the air.
     return ToolCall(
-        id=call["id"], name=function["name"], error=f"the arguments are not a JSON object: {arguments[:120]}"
+        id=call["id"],
+        name=function["name"],
+        error=f"the arguments are not a JSON object of at most {_MOST_LEVELS} levels: {arguments[:120]}",
     )

@@ -1,7 +1,9 @@
 """Exports: a model goes to other servers with the settings of its measurement, whole or not at all."""
 
 import json
+import re
 import shlex
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -270,6 +272,33 @@ def test_what_cannot_be_exported_is_named(model: Path, tmp_path: Path) -> None:
         export(model, "vlm", tmp_path / "out")  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="no model folder"):
         export(tmp_path / "none", "vllm", tmp_path / "out")
+
+
+@pytest.mark.parametrize("lost", ["config.json", "tokenizer_config.json"])
+def test_a_folder_that_lacks_files_is_named_with_the_file(model: Path, tmp_path: Path, lost: str) -> None:
+    source = tmp_path / "half"
+    shutil.copytree(model, source)
+    (source / lost).unlink()
+    with pytest.raises(ModelError, match=lost):
+        export(source, "vllm", tmp_path / "out")
+    shutil.copy(model / lost, source)
+    (source / "merges.txt").symlink_to(tmp_path / "gone")
+    with pytest.raises(ModelError, match=r"half' lacks merges\.txt; copy the whole folder"):
+        export(source, "vllm", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["2026-11-27", "desk-\U0001f600", "Desk 7 $HOME"])
+def test_a_model_of_any_name_is_started_under_it_and_named_as_kubernetes_allows(
+    model: Path, tmp_path: Path, name: str
+) -> None:
+    shutil.copytree(model, tmp_path / name)
+    for kind in ("compose", "kubernetes"):
+        folder = export(tmp_path / name, kind, tmp_path / "out")
+    composed = yaml.safe_load((folder / "compose.yaml").read_text())["services"]["model"]
+    assert value_of(composed["entrypoint"], "--served-model-name") == name.replace("$", "$$")
+    for one in yaml.safe_load_all((folder / "kubernetes.yaml").read_text()):
+        assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", one["metadata"]["name"])
 
 
 def test_a_template_whose_calls_vllm_is_not_known_to_read_needs_a_parser_by_name(

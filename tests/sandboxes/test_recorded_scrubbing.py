@@ -61,6 +61,18 @@ def test_secrets_that_overlap_in_a_text_leave_no_half() -> None:
         ("eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl", "***"),
         ("-----BEGIN PRIVATE KEY-----\nMIIE\nabc\n-----END PRIVATE KEY-----\nafter", "***\nafter"),
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE and the rest was cut", "***"),
+        # In JSON, all texts under the name, and nothing that JSON could not be read with.
+        ('{"refresh_tokens":["r\\"1","r2"],"n":1}', '{"refresh_tokens":["***","***"],"n":1}'),
+        ('{"accessToken": {"value": "at-9", "in": 5}}', '{"accessToken": {"value": "***", "in": 5}}'),
+        ('Got {"cookies": [], "password": "a b", "pin": 1}', 'Got {"cookies": [], "password": "***", "pin": 1}'),
+        ('{"password": 1234, "token": null}', '{"password": "***", "token": null}'),
+        (
+            '{"hasPassword": false, "authorizations": [{"id": 7}]}',
+            '{"hasPassword": false, "authorizations": [{"id": 7}]}',
+        ),
+        ('{"log": "{\\"password\\": \\"hunter2\\"}"}', '{"log": "{\\"password\\": \\"***\\"}"}'),
+        ('access_tokens = ["a", "b"\nnext', "access_tokens = ***\nnext"),
+        ("PWD=/home/ann MYSQL_PWD=hunter2", "PWD=/home/ann MYSQL_PWD=***"),
         # What looks alike and is data.
         ("issue_key: SHOP-7, next_page_token=abc", "issue_key: SHOP-7, next_page_token=abc"),
         ("max_tokens=256 author: Ann", "max_tokens=256 author: Ann"),
@@ -79,6 +91,7 @@ def test_values_under_the_names_of_secrets_are_replaced_whole_at_any_depth() -> 
         "next_page_token": "keep",
         "key": "keep",
         "tokens": {"count": 3},
+        "cookies": [{"name": "sid", "value": "QWERTY", "age": 9}],
     }
     assert scrubber.value(value) == {
         "headers": {"Authorization": "***", "Accept": "text/html"},
@@ -86,8 +99,9 @@ def test_values_under_the_names_of_secrets_are_replaced_whole_at_any_depth() -> 
         "next_page_token": "keep",
         "key": "keep",
         "tokens": {"count": 3},
+        "cookies": [{"name": "***", "value": "***", "age": 9}],
     }
-    assert scrubber.count == 4
+    assert scrubber.count == 6
     assert scrubber.value(scrubber.value(value)) == scrubber.value(value), "scrubbing twice changes nothing more"
 
 

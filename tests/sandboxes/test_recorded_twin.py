@@ -104,7 +104,22 @@ async def test_mistakes_of_the_policy_are_told_to_it_though_they_were_not_record
     twin = RecordedTwin(cassette)
     assert twin.call_now("add_not", {}).error_kind == "unknown_tool"
     assert twin.call_now("add_note", {"txt": "milk"}).error_kind == "invalid_arguments"
-    assert twin.report()["answers"] == {"mistake": 2}
+    assert twin.call_now("add_note", {"text": 5}).error_kind == "invalid_arguments", "a server may convert it"
+    assert twin.report()["answers"] == {"mistake": 3}
+
+
+def test_a_tool_that_never_answered_in_the_recording_is_told_apart_from_one_that_was_never_called(
+    tmp_path: Path,
+) -> None:
+    call = '{"kind":"call","session":"a","order":0,"tool":"get","arguments":{},"duration_s":0.1,'
+    lines = [
+        HEADER + f'"recorded_at":"2026-01-05T00:00:00Z","tools":[{TOOL}],"source":"x"}}',
+        '{"kind":"session","session":"a","setup":{}}',
+        call + '"failure":{"type":"ServerDied","text":"exit code 1"}}',
+    ]
+    (tmp_path / "died.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(NotRecorded, match=r"was called in the recording, and no call was answered \(failed: 1\)"):
+        RecordedTwin(tmp_path / "died.jsonl").call_now("get", {})
 
 
 async def test_the_nearest_answer_is_given_where_that_is_chosen_and_says_so(cassette: Path) -> None:

@@ -191,6 +191,19 @@ def test_a_conversation_with_calls_and_results_is_rendered_for_the_policy():
     )
 
 
+@pytest.mark.parametrize("levels", [300, 900, 5000])
+def test_a_call_that_is_nested_too_deeply_is_shown_as_a_mistake_and_the_conversation_goes_on(levels):
+    arguments = '{"a":' * levels + "1" + "}" * levels
+    call = {"id": "c1", "type": "function", "function": {"name": "get_order", "arguments": arguments}}
+    history = [
+        {"role": "user", "content": "Where?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "refused"},
+    ]
+    with serving() as client:
+        assert ask(client, messages=history, tools=TOOLS)
+
+
 def test_fields_of_a_history_that_add_nothing_are_fine_and_reasoning_has_two_names():
     empty = {"refusal": None, "annotations": [], "audio": None, "function_call": None, "colour": ""}
     history = [
@@ -646,6 +659,7 @@ def test_bodies_that_are_no_request_get_openais_form(client):
         (b"[1]", json_type, 400, "send an object"),
         (b'{"model": "desk"}', json_type, 400, "messages: field required"),
         (b'{"model": "desk", "messages": [], "temperature": NaN}', json_type, 400, "NaN"),
+        (b'{"model": "desk", "messages": [], "metadata": {"a": 1e999}}', json_type, 400, "1e999 is out of range"),
         (b'{"model": "desk", "messages": [{"role": "user", "content": "a\\ud800"}]}', json_type, 400, "surrogate"),
         (b'{"model": "desk", "messages": [{"role": ["user"], "content": "a"}]}', json_type, 400, "messages.0.role"),
         (b"{}", {"content-type": "text/plain"}, 415, "send application/json"),

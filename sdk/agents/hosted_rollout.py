@@ -18,7 +18,7 @@ from mcp_bridge.records import Tool, ToolResult
 from ..errors import AgentFailure, ModelError, PolicyFailure, UserFailure
 from ..policies.protocol import Agent, Conversation, Reply, Sampling
 from ..policies.rendering import ChatRenderer, ParsedReply
-from ..records import Message, ToolCall
+from ..records import Message, TokenRow, ToolCall
 from ..rollouts.episode import Episode
 from ..rollouts.seeds import derive_seed
 from ..serving.api_errors import ApiError, bad_request
@@ -74,6 +74,45 @@ def shown(tools: Sequence[Tool]) -> list[dict[str, object]]:
     return [tool.as_openai() for tool in tools]
 
 
+class UniqueCalls:
+    """A conversation whose calls have ids that no other call of the rollout has, so that each result belongs to one.
+
+    A policy numbers the calls of each conversation anew. It goes on to read its own ids: its template may show them.
+    """
+
+    def __init__(self, conversation: Conversation, used: set[str]) -> None:
+        """`used`: the ids of the rollout so far, to which those of this conversation are added."""
+        self._conversation = conversation
+        self._used = used
+        self._own: dict[str, str] = {}
+
+    async def reply(self, new_messages: Sequence[Message], **options: Any) -> Reply:
+        """See `Conversation.reply`."""
+        self._used.update(call.id for message in new_messages for call in message.tool_calls)
+        heard = [
+            message.model_copy(update={"tool_call_id": self._own[message.tool_call_id]})
+            if message.tool_call_id in self._own
+            else message
+            for message in new_messages
+        ]
+        reply = await self._conversation.reply(heard, **options)
+        calls = [call.model_copy(update={"id": self._unique(call.id)}) for call in reply.message.tool_calls]
+        return replace(reply, message=reply.message.model_copy(update={"tool_calls": calls}))
+
+    def rows(self) -> list[TokenRow]:
+        return self._conversation.rows()
+
+    def _unique(self, own: str) -> str:
+        unique, number = own, len(self._used)
+        while unique in self._used:
+            number += 1
+            unique = f"call_{number}"
+        self._used.add(unique)
+        if unique != own:
+            self._own[unique] = own
+        return unique
+
+
 class KeptConversations:
     """All of a rollout, in the order in which they began. Each is a row of tokens, and where the template rewrites its
     history, several."""
@@ -84,6 +123,7 @@ class KeptConversations:
         self._sampling = sampling
         self._seed = seed
         self._kept: list[KeptConversation] = []
+        self._call_ids: set[str] = set()
 
     def of(self, messages: Sequence[Message], tools: Sequence[Tool]) -> KeptConversation:
         """The one that a request goes on with: the longest that it extends, or a new one, which is not kept yet."""
@@ -95,7 +135,8 @@ class KeptConversations:
         known = self._world_tools if same else list(tools)
         number = len(self._kept)
         seed = self._seed if number == 0 else derive_seed(self._seed, "conversation", number)
-        return KeptConversation(self._agent.start(known, sampling=self._sampling, seed=seed), known)
+        started = self._agent.start(known, sampling=self._sampling, seed=seed)
+        return KeptConversation(UniqueCalls(started, self._call_ids), known)
 
     def keep(self, conversation: KeptConversation) -> None:
         """Keep a new one, now that it has a reply."""

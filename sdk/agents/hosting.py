@@ -112,8 +112,8 @@ class Host:
             if served is None:
                 raise ApiError(
                     401,
-                    "this key is of no rollout, or its rollout has ended; send that of the rollout's own endpoint as "
-                    "'Authorization: Bearer KEY'",
+                    "this key is of no rollout, or its rollout has ended; send endpoint.api_key, in the header "
+                    "Authorization after the word Bearer",
                     code="invalid_api_key",
                     kind="authentication_error",
                 )

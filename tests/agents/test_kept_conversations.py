@@ -274,3 +274,35 @@ async def test_calls_that_the_agent_makes_late_are_found_again_by_name_and_argum
     found = await play(agent, ScriptedAgent([[call("1"), call("2")]]), tools=get_order)
     written = found.messages[1].tool_calls
     assert [record.call for record in found.calls] == [written[1], written[0]]
+
+
+def get_price(order_id: str) -> str:
+    """Read a price."""
+    return "73"
+
+
+async def test_calls_of_several_conversations_have_ids_of_their_own_and_each_result_its_tools_name():
+    def script(messages, seed):
+        if messages[-1].role == "tool":
+            return f"heard {messages[-1].tool_call_id}"
+        return call(name="get_order" if "order" in messages[0].content else "get_price")
+
+    async def agent(task, endpoint):
+        async with model_at(endpoint) as model, tools_at(endpoint) as desk:
+            tools = [as_function(tool) for tool in (await desk.list_tools()).tools]
+            for prompt in ("the order", "the price", "the order again"):
+                history = [user(prompt)]
+                for _ in range(2):
+                    reply = await model.chat.completions.create(model=endpoint.model, messages=history, tools=tools)
+                    said = reply.choices[0].message
+                    history.append(said.model_dump(exclude_none=True))
+                    history += [await result_of(desk, one) for one in said.tool_calls or []]
+            return said.content
+
+    found = await play(agent, ScriptedAgent(script), tools=[get_order, get_price])
+    assert found.failure is None, found.failure
+    asked_for = [(one.id, one.name) for message in found.messages for one in message.tool_calls]
+    assert asked_for == [("call_1", "get_order"), ("call_2", "get_price"), ("call_3", "get_order")]
+    assert [(one.call.id, one.call.name) for one in found.calls] == asked_for
+    assert [(one.tool_call_id, one.name) for one in found.messages if one.role == "tool"] == asked_for
+    assert found.answer == "heard call_1", "each conversation goes on with the ids that it knows"

@@ -43,10 +43,11 @@ def _read(path: Path) -> list[OutsideVerdict]:
     verdicts: dict[str, OutsideVerdict] = {}
     for value, where in read_json_lines(path):
         try:
-            verdict = OutsideVerdict.model_validate(value)
+            verdict = OutsideVerdict.model_validate(value, strict=True)
         except ValidationError as error:
+            wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()) or str(error)
             raise ConfigError(
-                f'verdicts: {where} is no verdict: {error}; write {{"task": "<id>", "score": 1}} with one object a line'
+                f'verdicts: {where} is no verdict: {wrong}; write {{"task": "<id>", "score": 1}} with one object a line'
             ) from None
         if verdict.task in verdicts:
             raise ConfigError(f"verdicts: {where} judges task {verdict.task!r} again; keep one of them")

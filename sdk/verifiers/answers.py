@@ -228,6 +228,7 @@ _DENIED_BEFORE = re.compile(
     r"|probably|likely|presumably|i (?:think|believe)"
     r"|no (?:sign|record|evidence|indication|proof|confirmation)"
     r"|(?:did not|didn't|do not|don't) (?:see|find|think|believe|know)"
+    r"|(?:not|never|no|\w+n't)(?: \S+){1,3} n?or$"
     r"|(?:except|other than|opposite of|rather than|instead of|opposed to|used to be)$"
     r"|(?:false|wrong|incorrect|not true|un(?:clear|sure|certain)|not (?:sure|clear|certain)) (?:that|if)"
     r"|(?:cannot|can't|could not|couldn't|unable to|not) (?:confirm|verify|say|tell)|assum(?:e|es|ing)|suppose"

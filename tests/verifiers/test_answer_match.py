@@ -348,6 +348,10 @@ async def test_options_close_the_list_of_what_may_be_said():
     assert await score("in bronze", "in bronze", verifier=verifier) == 1
     assert await score("red or blue", "red") == 0
     assert await score("red or blue", "red", expected={"options": ["red", "blue"]}) == 0
+    assert await score("It is not gold or silver.", "silver", verifier=verifier) == 0
+    assert await score("Gold, not silver.", "gold", verifier=verifier) == 1
+    assert await score("She was gold. Now silver.", "silver", verifier=verifier) == 0
+    assert await score("gold? silver? in bronze?", "silver", verifier=verifier) == 0
     jobs = answer_match(options=("in_progress", "done"))
     assert await score("It is done; it is in progress.", "done", verifier=jobs) == 0
     assert await score("It is done, not in progress any more.", "done", verifier=jobs) == 1

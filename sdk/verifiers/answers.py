@@ -572,12 +572,10 @@ def _is_named(gold: Any, said: str) -> bool:
 def _reply(said: str) -> str:
     """An answer that is to be yes or no, without what comes before the word."""
     for _ in range(3):
-        said = _REPLY_LEAD.sub("", said, count=1) if _REPLY_LEAD.match(said) else said
-    return (
-        _REPLY.sub(lambda found: "no" if found[1].lower() == "nope" else "yes", said, count=1)
-        if _REPLY.match(said)
-        else said
-    )
+        lead = _REPLY_LEAD.match(said)
+        said = said[lead.end() :] if lead else said
+    word = _REPLY.match(said)
+    return said if word is None else ("no" if word[1].lower() == "nope" else "yes") + said[word.end() :]
 
 
 def _is_no_reply(said: str, choices: list[list[list[Token]]], known: list[Token]) -> str | None:

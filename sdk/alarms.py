@@ -8,6 +8,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from pydantic import BaseModel, Field
 
@@ -137,11 +138,14 @@ def canaries_earned(step: int, rollouts: Sequence[Rollout], settings: AlarmSetti
 
 
 def repeated_answers(step: int, rollouts: Sequence[Rollout], settings: AlarmSettings) -> list[Alarm]:
-    """One and the same answer that is paid for on tasks whose expected answers differ, or that expect none."""
-    by_answer: dict[tuple[str, ...], dict[str, Rollout]] = defaultdict(dict)
+    """One and the same answer that is paid for on tasks whose expected answers differ, or, where tasks expect none,
+    after the same calls: "Done." may end many tasks that are judged by what was done."""
+    by_answer: dict[tuple[Any, ...], dict[str, Rollout]] = defaultdict(dict)
     for rollout in rollouts:
         if rollout.answer.strip() and not is_canary(rollout) and _paid(rollout, settings):
-            by_answer[said(rollout)][rollout.task.id] = rollout
+            expects = "answer" in rollout.task.expected
+            done = () if expects else tuple(one.call.model_dump_json(exclude={"id"}) for one in rollout.calls)
+            by_answer[said(rollout), done][rollout.task.id] = rollout
     alarms = []
     for paid in by_answer.values():
         golds = [r.task.expected.get("answer") for r in paid.values()]

@@ -57,6 +57,22 @@ def test_figures_golden_values():
     assert step.reward_se == pytest.approx((10 * 0.2 * 0.8 / 9) ** 0.5 / 10**0.5)
 
 
+def test_one_last_word_after_different_calls_is_quiet_where_tasks_expect_no_answer():
+    def done(number, argument):
+        call = ToolCall(id=f"c{number}", name="move", arguments={"file": argument})
+        return Rollout(
+            id=f"r{number}",
+            task=Task(id=f"t{number}", prompt=f"Move {number}.", expected={"state": {}}),
+            answer="Done.",
+            calls=[CallRecord(turn=0, call=call, result=ToolResult(text="moved"))],
+            verdict=Verdict(score=1),
+        )
+
+    assert repeated_answers(0, [done(number, f"file {number}") for number in range(9)], SETTINGS) == []
+    (alarm,) = repeated_answers(0, [done(number, "any") for number in range(5)], SETTINGS)
+    assert "paid for on 5 different tasks" in alarm.message
+
+
 def test_an_honest_rise_is_quiet():
     steps = run(UP, judge=UP, tokens=[20, 22, 24, 25, 26, 25, 24])
     assert kinds(steps, follow=("judge",), heldout={0: 0.1, 6: 0.6}) == set()

@@ -72,7 +72,7 @@ def test_secrets_that_overlap_in_a_text_leave_no_half() -> None:
         ),
         ('{"log": "{\\"password\\": \\"hunter2\\"}"}', '{"log": "{\\"password\\": \\"***\\"}"}'),
         ('access_tokens = ["a", "b"\nnext', "access_tokens = ***\nnext"),
-        ("PWD=/home/ann MYSQL_PWD=hunter2", "PWD=/home/ann MYSQL_PWD=***"),
+        ("PWD=/srv/desk MYSQL_PWD=hunter2", "PWD=/srv/desk MYSQL_PWD=***"),
         # What looks alike and is data.
         ("issue_key: SHOP-7, next_page_token=abc", "issue_key: SHOP-7, next_page_token=abc"),
         ("max_tokens=256 author: Ann", "max_tokens=256 author: Ann"),

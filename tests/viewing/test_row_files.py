@@ -183,7 +183,7 @@ def test_files_of_other_formats_are_refused_by_name(tmp_path: Path, file: Path) 
         view([tmp_path / "tasks.csv"], port=0)
     with pytest.raises(ConfigError, match=r"nowhere.jsonl cannot be read: No such file"):
         view([tmp_path / "nowhere.jsonl"], port=0)
-    with pytest.raises(RunFolderError, match=r"tasks.jsonl holds no run"):
+    with pytest.raises(RunFolderError, match=r"tasks.jsonl is a file and no run"):
         export_page([file], tmp_path / "page.html")
 
 

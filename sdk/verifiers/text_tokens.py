@@ -193,6 +193,7 @@ _DATE = re.compile(
     re.IGNORECASE,
 )
 _CLOCK = re.compile(r"(?<![\w.:])(?P<h>0?[1-9]|1[0-2])(?:[:.](?P<m>[0-5]\d))? ?(?P<half>[ap])\.?m\b", re.IGNORECASE)
+_HALF_DAY = re.compile(r"\d ?[apAP]\.?[mM]\b")
 _SHORT_HOUR = re.compile(r"(?<![\w.:-])(?=\d:[0-5]\d(?![\d:]))")
 
 
@@ -200,8 +201,14 @@ def as_typed(text: str) -> str:
     """The text with the hyphens and apostrophes of a keyboard, and without signs that nobody sees. Models write
     typographic ones ("don\u2019t", "A\u201112") as often. Dates and times are as tools give them: "5 January 2026" and
     "January 5th, 2026" become 2026-01-05, "2:30 PM" becomes 14:30."""
-    text = _CLOCK.sub(_of_24_hours, _DATE.sub(_iso_date, text.translate(_TYPED)))
-    return _SHORT_HOUR.sub("0", text)
+    text = text.translate(_TYPED)
+    # Most texts have none of these; looking for the letters first takes a tenth of the time.
+    folded = text.casefold()
+    if any(month in folded for month in _MONTHS):
+        text = _DATE.sub(_iso_date, text)
+    if _HALF_DAY.search(text):
+        text = _CLOCK.sub(_of_24_hours, text)
+    return _SHORT_HOUR.sub("0", text) if ":" in text else text
 
 
 def _iso_date(found: re.Match[str]) -> str:

@@ -35,7 +35,7 @@ _SECRET_WORDS = re.compile(
     r"secret|passw|passphrase|pwd|credential|cookie|bearer|authori[sz]ation|api ?key|token(?!s|iz)"
     r"|(api|access|auth|refresh|bearer|session) tokens|(?<!by)(?<!com)(?<!over)pass$"
 )
-SHELL_FOLDERS = frozenset({"PWD", "OLDPWD"})
+_SHELL_FOLDERS = frozenset({"PWD", "OLDPWD"})
 """A shell's own variables: folders, where `pwd` elsewhere is a password."""
 _SECRET_LAST_WORDS = frozenset({"auth", "header", "headers", "key", "keys", "pat"})
 
@@ -56,10 +56,16 @@ _LONG_WORD = re.compile(rf"[A-Za-z0-9_+=~-]{{{_SAFE_ANYWHERE},}}")
 
 def is_secret_name(name: str) -> bool:
     """Whether a value under this name is a secret: `--api-key`, `HF_TOKEN`, `header`; not `max_tokens`, `PWD`."""
-    if name in SHELL_FOLDERS:
-        return False
-    words = re.sub(r"[^A-Za-z0-9]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).lower().strip()
+    words = name_words(name)
     return bool(_SECRET_WORDS.search(words)) or words.rpartition(" ")[2] in _SECRET_LAST_WORDS
+
+
+def name_words(name: str) -> str:
+    """The words of a name in small letters, by which it is told whether it names a secret; none of a shell's folders,
+    `PWD` and `OLDPWD`."""
+    if name in _SHELL_FOLDERS:
+        return ""
+    return re.sub(r"[^A-Za-z0-9]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).lower().strip()
 
 
 def shown_arguments(arguments: Sequence[str]) -> list[str]:

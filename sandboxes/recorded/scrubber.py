@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from mcp_bridge.access.redaction import HIDDEN, SHELL_FOLDERS, escaped
+from mcp_bridge.access.redaction import HIDDEN, escaped, name_words
 from mcp_bridge.errors import SourceError
 
 _SHORTEST_SECRET = 6
@@ -146,10 +146,7 @@ def _nested(text: str, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _is_secret_name(name: str) -> bool:
-    if name in SHELL_FOLDERS:
-        return False
-    words = re.sub(r"[^A-Za-z0-9]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).lower().strip()
-    return bool(_SECRET_NAME.search(words))
+    return bool(_SECRET_NAME.search(name_words(name)))
 
 
 def _united(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

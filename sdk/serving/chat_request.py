@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from mcp_bridge.records import Tool
 
-from ..policies.rendering.call_parsing import deeper_than
+from ..policies.rendering.call_parsing import deeper_than, strict_json
 from ..records import Message, ToolCall
 from .api_errors import ApiError, bad_request, shown
 
@@ -229,7 +228,7 @@ def read_body(raw: bytes, model: type[Model], harmless: Harmless) -> Model:
             413, f"the body has {values} commas and brackets, at most {MOST_VALUES} are read; send a shorter one"
         )
     try:
-        body = _strict_json(raw)
+        body = strict_json(raw)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is not JSON: {error}") from error
     if deeper_than(body, _MOST_LEVELS):
@@ -248,22 +247,6 @@ def read_body(raw: bytes, model: type[Model], harmless: Harmless) -> Model:
         return model.model_validate(_without_harmless(body, list(model.model_fields), harmless))
     except ValidationError as error:
         raise _as_api_error(error) from error
-
-
-def _strict_json(text: str | bytes) -> Any:
-    """Raises `ValueError` for what is not JSON, `NaN` and numbers that no answer could repeat (1e999) among it."""
-    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {text[:40]} is out of range")
-    return number
 
 
 def _without_harmless(body: Mapping[str, Any], known: Sequence[str], harmless: Harmless) -> dict[str, Any]:
@@ -459,7 +442,7 @@ def _call(call: Any, at: str) -> ToolCall:
     if not isinstance(arguments, str):
         raise bad_request(f"{at}.function.arguments is no string; send the arguments as JSON text", f"{at}.function")
     try:
-        value = _strict_json(arguments or "{}")
+        value = strict_json(arguments or "{}")
     except (ValueError, RecursionError):
         value = None
     if isinstance(value, dict) and not deeper_than(value, _MOST_LEVELS):

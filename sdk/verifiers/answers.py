@@ -405,7 +405,7 @@ class AnswerMatch(ReadyMade):
     def _statuses(self, rollout: Rollout) -> list[list[Token]]:
         """What may not be reached yet: the usual statuses, and options such as "approved"."""
         some = [forms for option, forms in self._options(rollout).items() if option.islower() and option.endswith("ed")]
-        return [form for forms in [*map(_written, STATUSES), *some] for form in forms]
+        return [*_USUAL, *(form for forms in some for form in forms)]
 
     def _other_option(
         self, said: str, rest: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout
@@ -416,7 +416,7 @@ class AnswerMatch(ReadyMade):
         right = [form for choices in golds for choice in choices for form in choice]
         if not any(form in right for forms in options.values() for form in forms):
             return None  # the answer is none of a closed list
-        clauses = [(clause, tokenize(clause)) for clause in _CLAUSE_END.split(said) if clause]
+        clauses = _clauses(said)
         for option, forms in options.items():
             for form in forms:
                 if form not in right and positions(form, rest) and _is_given(form, clauses, form in statuses):
@@ -512,6 +512,9 @@ def _written(text: str) -> list[list[Token]]:
     ]
 
 
+_USUAL = [form for status in STATUSES for form in _written(status)]
+
+
 def _without(prompts: list[list[Token]], answer: list[Token]) -> list[Token]:
     """The answer without repeated prompts."""
     for prompt in prompts:
@@ -604,13 +607,17 @@ def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
     return not at or answer[at - 1] not in negations | _CONTRACTED | _UNFULFILLED
 
 
+def _clauses(text: str) -> list[tuple[str, list[Token]]]:
+    return [(clause.strip(), tokenize(clause)) for clause in _CLAUSE_END.split(text) if clause]
+
+
 def _is_given(form: list[Token], clauses: list[tuple[str, list[Token]]], is_status: bool) -> bool:
     """Whether a clause has the words without a negation before them, and does not tell that a status is to come."""
     for clause, words in clauses:
         for at in positions(form, words):
             before = " ".join(map(str, words[:at]))
             open_yet = is_status and _NOT_REACHED_BEFORE.search(before) and not _HEDGED.search(before)
-            if _stands(form, at, words) and not open_yet and not clause.strip().endswith("?"):
+            if _stands(form, at, words) and not open_yet and not clause.endswith("?"):
                 return True
     return not any(positions(form, words) for _, words in clauses)
 
@@ -621,7 +628,7 @@ def _not_asserted(
     """The reason why every clause with an expected value only asks about it, doubts it or calls it wrong, or why a
     status is not reached; None where one clause asserts it. The answer may repeat the user's own words about it.
     """
-    clauses = [(clause.strip(), tokenize(clause)) for clause in _CLAUSE_END.split(answer) if clause]
+    clauses = _clauses(answer)
     for choices in golds:
         reasons: list[str | None] = []
         if unsure := _is_no_reply(answer, choices, known):

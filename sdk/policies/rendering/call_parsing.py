@@ -223,8 +223,13 @@ def _refuse_constant(name: str) -> Any:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is out of range")
+        raise ValueError(f"{text[:40]} is out of range")
     return value
+
+
+def strict_json(text: str | bytes) -> Any:
+    """Raises `ValueError` for what is not JSON, `NaN` and numbers that no answer could repeat (1e999) among it."""
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
 
 
 _strict_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)

@@ -395,7 +395,8 @@ class RecordedTwin(Sandbox):
         return None
 
     def _near(self, name: str, arguments: dict[str, Any]) -> ToolResult:
-        """The answer to the nearest call. Raises `NotRecorded` where none is near enough or that is not wanted."""
+        """The answer to the nearest call; what is wrong by the schema where none is near enough or that is not wanted.
+        Raises `NotRecorded` where nothing is."""
         at = self._at
         found = nearest(self._index, at.place, name, arguments)
         failed = self._index.failures[name]

@@ -33,11 +33,10 @@ _BEGINS = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9
 
 _SECRET_WORDS = re.compile(
     r"secret|passw|passphrase|pwd|credential|cookie|bearer|authori[sz]ation|api ?key|token(?!s|iz)"
-    r"|(api|access|auth|refresh|bearer|session) tokens|(?<!by)(?<!com)(?<!over)pass$"
+    r"|(api|access|auth|refresh|bearer|session) tokens|(?<!by)(?<!com)(?<!over)pass$|\b(auth|headers?|keys?|pat)$"
 )
 _SHELL_FOLDERS = frozenset({"PWD", "OLDPWD"})
 """A shell's own variables: folders, where `pwd` elsewhere is a password."""
-_SECRET_LAST_WORDS = frozenset({"auth", "header", "headers", "key", "keys", "pat"})
 
 _WHOLE_ASSIGNMENT = re.compile(r"-{0,2}(?P<name>[\w.-]+)=(?P<value>.+)", flags=re.DOTALL)
 # The values are looked ahead at, so that an assignment inside one (`--url=https://host?token=...`) is found too.
@@ -54,18 +53,13 @@ _USERINFO = re.compile(r"(?<=://)(?P<value>[^/\s?#\"']+|[^/\s?#\"':@]+:(?!\d+[/?
 _LONG_WORD = re.compile(rf"[A-Za-z0-9_+=~-]{{{_SAFE_ANYWHERE},}}")
 
 
-def is_secret_name(name: str) -> bool:
-    """Whether a value under this name is a secret: `--api-key`, `HF_TOKEN`, `header`; not `max_tokens`, `PWD`."""
-    words = name_words(name)
-    return bool(_SECRET_WORDS.search(words)) or words.rpartition(" ")[2] in _SECRET_LAST_WORDS
+def is_secret_name(name: str, secret_words: re.Pattern[str] = _SECRET_WORDS) -> bool:
+    """Whether a value under this name is a secret: `--api-key`, `HF_TOKEN`, `header`; not `max_tokens`, `PWD`.
 
-
-def name_words(name: str) -> str:
-    """The words of a name in small letters, by which it is told whether it names a secret; none of a shell's folders,
-    `PWD` and `OLDPWD`."""
-    if name in _SHELL_FOLDERS:
-        return ""
-    return re.sub(r"[^A-Za-z0-9]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).lower().strip()
+    `secret_words` is searched in the words of the name, in small letters with a space between them.
+    """
+    words = re.sub(r"[^A-Za-z0-9]+", " ", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)).lower().strip()
+    return name not in _SHELL_FOLDERS and bool(secret_words.search(words))
 
 
 def shown_arguments(arguments: Sequence[str]) -> list[str]:

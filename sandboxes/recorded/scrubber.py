@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from mcp_bridge.access.redaction import HIDDEN, escaped, name_words
+from mcp_bridge.access.redaction import HIDDEN, escaped, is_secret_name
 from mcp_bridge.errors import SourceError
 
 _SHORTEST_SECRET = 6
@@ -91,7 +91,7 @@ class Scrubber:
         return "".join([*parts, text[end:]])
 
     def _named(self, name: str, value: Any) -> Any:
-        if _is_secret_name(name):
+        if is_secret_name(name, _SECRET_NAME):
             if isinstance(value, str | int | float) and not isinstance(value, bool) and value != "":
                 self.count += value != HIDDEN
                 return HIDDEN
@@ -126,7 +126,7 @@ def _is_number_in_json(text: str, start: int, stop: int) -> bool:
 def _assigned(text: str) -> Iterator[tuple[int, int]]:
     """Values under the names of secrets: `password=...`, `"apiKey": "..."`, each text in `"tokens": ["...", "..."]`."""
     for match in _ASSIGNMENT.finditer(text):
-        if not _is_secret_name(match["name"]):
+        if not is_secret_name(match["name"], _SECRET_NAME):
             continue
         if match["nested"]:
             yield from _nested(text, match.end())
@@ -143,10 +143,6 @@ def _nested(text: str, start: int) -> Iterator[tuple[int, int]]:
         yield start, len(text) if line_end < 0 else line_end
     else:
         yield from (found.span(1) for found in _STRING.finditer(text, start, end) if not found["is_key"])
-
-
-def _is_secret_name(name: str) -> bool:
-    return bool(_SECRET_NAME.search(name_words(name)))
 
 
 def _united(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -35,6 +35,8 @@ class StepFigures(BaseModel, frozen=True):
     """The share of rollouts that a token limit or the context ended."""
     called: float | None
     """The share of rollouts with a tool call."""
+    calls: float | None
+    """Mean tool calls of a rollout."""
     components: dict[str, float]
     """Means of the verdicts' components, such as those of `watched`."""
 
@@ -57,6 +59,7 @@ def step_figures(step: int, rollouts: Sequence[Rollout]) -> StepFigures:
         length=_share([r.sampled_tokens for r in scored]),
         cut_off=_share([r.stop_reason in CUT_OFF for r in scored]),
         called=_share([bool(r.calls) for r in scored]),
+        calls=_share([len(r.calls) for r in scored]),
         components={name: math.fsum(values) / len(values) for name, values in sorted(parts.items())},
     )
 
@@ -110,6 +113,9 @@ class AlarmSettings(BaseModel, extra="forbid", frozen=True):
     called_left: float = Field(default=0.1, gt=0, lt=1)
     """Where at least half of the rollouts called a tool at the beginning, this share or less of it at the end is an
     alarm."""
+    calls_factor: float = Field(default=2.0, gt=1)
+    """Where a rollout made a tool call or more at the beginning, this factor more at the end without a higher reward is
+    an alarm."""
     repeated_tasks: int = Field(default=4, ge=2)
     """Tasks of one step, with different expected answers, that one answer may not be paid for."""
     success_threshold: float = 1.0
@@ -171,13 +177,9 @@ def reward_alone(
     held-out tasks by step, where it was measured. Diversity must not fall, nor the length change, as far as `settings`
     say. Nothing before there are two windows of steps with a reward.
     """
-    steps = [one for one in history if one.reward is not None]
-    if len(steps) < 2 * settings.window:
+    if (windows := _windows(history, settings)) is None or (rise := _rise(*windows, settings)) is None:
         return []
-    first, last = steps[: settings.window], steps[-settings.window :]
-    rise = _mean(last, lambda one: one.reward) - _mean(first, lambda one: one.reward)
-    if rise < settings.min_rise or rise < 2 * math.hypot(_error(first), _error(last)):
-        return []
+    first, last = windows
     step, found = last[-1].step, []
     risen = f"the reward rose by {rise:.2f}"
     for name in follow:
@@ -220,15 +222,28 @@ def cut_off(step: int, rollouts: Sequence[Rollout], settings: AlarmSettings) -> 
 
 def calls_given_up(history: Sequence[StepFigures], settings: AlarmSettings) -> list[Alarm]:
     """The policy called tools in the first `window` steps, and hardly does in the last."""
-    steps = [one for one in history if one.called is not None]
-    if len(steps) < 2 * settings.window:
+    if (windows := _windows(history, settings)) is None:
         return []
-    windows = steps[: settings.window], steps[-settings.window :]
     first, last = (_mean(window, lambda one: one.called) for window in windows)
     if first < 0.5 or last > settings.called_left * first:
         return []
     message = f"{first:.0%} of the rollouts called a tool at the beginning, {last:.0%} do now"
-    return [Alarm(kind="calls_given_up", step=steps[-1].step, message=message)]
+    return [Alarm(kind="calls_given_up", step=windows[1][-1].step, message=message)]
+
+
+def idle_calls(history: Sequence[StepFigures], settings: AlarmSettings) -> list[Alarm]:
+    """A rollout makes far more tool calls in the last `window` steps than in the first, and earns no more by them:
+    calls cost nothing, so nothing teaches the policy to stop."""
+    if (windows := _windows(history, settings)) is None or _rise(*windows, settings) is not None:
+        return []
+    first, last = (_mean(window, lambda one: one.calls) for window in windows)
+    if first < 1 or last < settings.calls_factor * first:
+        return []
+    message = (
+        f"a rollout made {first:.1f} calls at the beginning and makes {last:.1f} now, and the reward did not rise; let "
+        f"calls cost something: extra_credit(verifier, {{thrift(calls={math.ceil(2 * last)}): 0.1}})"
+    )
+    return [Alarm(kind="idle_calls", step=windows[1][-1].step, message=message)]
 
 
 _Figure = Callable[[StepFigures], float | None]
@@ -236,6 +251,21 @@ _Figure = Callable[[StepFigures], float | None]
 
 def _paid(rollout: Rollout, settings: AlarmSettings) -> bool:
     return rollout.scored and rollout.verdict is not None and rollout.verdict.score >= settings.success_threshold - 1e-9
+
+
+def _windows(
+    history: Sequence[StepFigures], settings: AlarmSettings
+) -> tuple[Sequence[StepFigures], Sequence[StepFigures]] | None:
+    """The first and the last steps with a scored rollout; None before there are two windows of them."""
+    steps = [one for one in history if one.reward is not None]
+    enough = len(steps) >= 2 * settings.window
+    return (steps[: settings.window], steps[-settings.window :]) if enough else None
+
+
+def _rise(first: Sequence[StepFigures], last: Sequence[StepFigures], settings: AlarmSettings) -> float | None:
+    """By how much the reward rose; None where it did not, or by no more than chance."""
+    rise = _mean(last, lambda one: one.reward) - _mean(first, lambda one: one.reward)
+    return None if rise < max(settings.min_rise, 2 * math.hypot(_error(first), _error(last))) else rise
 
 
 def _mean(steps: Sequence[StepFigures], figure: _Figure) -> float:
@@ -297,6 +327,7 @@ class Watch:
             *cut_off(step, rollouts, self._settings),
             *sudden_jump(self._history, self._settings),
             *calls_given_up(self._history, self._settings),
+            *idle_calls(self._history, self._settings),
             *reward_alone(self._history, self._settings, follow=self._follow, heldout=heldout),
             *self._missing_components(step),
         ]

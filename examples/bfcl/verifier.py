@@ -14,6 +14,7 @@ from dataset import Call, all_entries
 from worlds import BfclTwin
 
 import sdk
+from sdk.verifiers import extra_credit, thrift
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ def verify_the_end(rollout: sdk.Rollout) -> sdk.Verdict:
         return sdk.Verdict(score=0.0, explanation=f"calls that are missing: {', '.join(missing)}")
     same = _apis(rollout.final_state) == gold_turns(entry.id)[turns - 1].state
     return sdk.Verdict(score=float(same), explanation="the end is as asked" if same else "another state at the end")
+
+
+verify_few_calls = extra_credit(verify, {thrift(calls=12): 0.2})
+"""The reward, and where it is 1 up to 0.2 more: the fewer calls, the more. Without it, calls too many that only read
+cost nothing, and a policy learns to go on until a limit."""
 
 
 def first_problem(entry_id: str, played: Sequence[Turn], called: Sequence[bool]) -> str | None:

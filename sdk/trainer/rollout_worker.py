@@ -17,7 +17,7 @@ import anyio
 import anyio.abc
 import anyio.from_thread
 
-from mcp_bridge.records import Tool
+from mcp_bridge.records import Tool, ToolResult
 
 from ..agents import history_breaks
 from ..alarms import Alarm, AlarmSettings, Watch
@@ -82,8 +82,15 @@ def conversation_figures(rollouts: Iterable[Rollout], tools: Sequence[Tool]) -> 
 def recalled(rollouts: Iterable[Rollout]) -> list[Rollout]:
     """Without what only training needs: tokens, messages, results and states would fill the memory."""
     nothing: dict[str, Any] = {"messages": [], "ledger": [], "initial_state": None, "final_state": None}
+    no_result = {"result": ToolResult(text="")}
     return [
-        rollout.model_copy(update={**nothing, "calls": rollout.calls[:1], "rows": [_a_token_a_turn(rollout)]})
+        rollout.model_copy(
+            update={
+                **nothing,
+                "calls": [one.model_copy(update=no_result) for one in rollout.calls],
+                "rows": [_a_token_a_turn(rollout)],
+            }
+        )
         for rollout in rollouts
     ]
 

@@ -179,3 +179,17 @@ def test_tools_that_are_no_longer_called_are_an_alarm_also_after_a_resume():
     assert [alarm.kind for alarm in again.observe(6, steps[6])] == ["calls_given_up"]
     never = [[one(step, n, 0.5, calls=0) for n in range(10)] for step in range(8)]
     assert watched(never) == []
+
+
+def test_calls_that_become_many_and_earn_nothing_are_an_alarm_and_those_that_earn_are_none():
+    more = [1, 1, 2, 4, 5, 6, 6]
+    steps = run([0.5] * 7, calls=more)
+    assert watched(steps) == [(5, "idle_calls")]
+    again = Watch(SETTINGS)
+    again.recall(recalled(rollout for rollouts in steps[:5] for rollout in rollouts))
+    [alarm] = again.observe(5, steps[5])
+    assert "made 1.3 calls at the beginning and makes 5.0 now" in alarm.message
+    assert "thrift(calls=10)" in alarm.message
+    assert watched(run(UP, calls=more)) == []  # what is earned by them
+    assert watched(run([0.5] * 7, calls=[0, 0, 1, 2, 2, 2, 2])) == []  # a policy that finds its tools
+    assert watched(run([0.5] * 7, calls=[2, 2, 2, 3, 3, 3, 3])) == []

@@ -18,7 +18,7 @@ from one_task import in_one_task
 from replay import MCP_JSON, mcp_server, replay, replay_with
 from sandbox_conformance import Call, SandboxConformance
 from tasks import MORE_FUNCTIONS, tasks
-from verifier import verify, verify_the_end
+from verifier import verify, verify_few_calls, verify_the_end
 from worlds import BfclTwin
 
 import mcp_bridge
@@ -26,6 +26,7 @@ import sdk
 from mcp_bridge.sources.mcp_json import read_config
 from sdk.records import Message, Rollout, Task, ToolCall
 from sdk.tasks import load_tasks
+from sdk.verifiers import run_verifier
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "bfcl"
 
@@ -102,6 +103,19 @@ async def test_a_rollout_that_leaves_one_call_out_is_wrong() -> None:
     assert rollout.verdict.score == 0
     assert "turn 1" in rollout.verdict.explanation
     assert verify_the_end(rollout).score == 0
+
+
+async def test_calls_too_many_that_only_read_earn_less_where_calls_are_counted_and_wrong_rollouts_earn_nothing() -> (
+    None
+):
+    task = tasks(("base",), first_turn=True)[0]
+    looks = [Message(role="assistant", tool_calls=[ToolCall(id=f"look_{number}", name="pwd")]) for number in range(3)]
+    gold, longer = await _played(task, task.demonstration), await _played(task, looks + task.demonstration)
+    wrong = await _played(task, task.demonstration[1:])
+    scores = [(await run_verifier(verify_few_calls, one)).score for one in (gold, longer, wrong)]
+    made = len(gold.calls)
+    assert scores == pytest.approx([1 + 0.2 * (1 - made / 12), 1 + 0.2 * (1 - (made + 3) / 12), 0])
+    assert [verify(one).score for one in (gold, longer, wrong)] == [1, 1, 0]
 
 
 async def test_a_rollout_that_ends_early_is_wrong() -> None:

@@ -58,6 +58,24 @@ _SLACK = Decimal("1e-18")
 """Tolerance for factors such as 5/9, which have 28 digits here."""
 
 
+_DIGITS = {word: str(number) for number, word in enumerate(_SMALL.split("|"))}
+_NUMBER_WORD = re.compile(
+    r"(?P<larger>\b(?:(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|million|point)(?:[\s-]+and)?[\s-]+)?"
+    rf"(?:\b(?:{_SMALL.replace('one|', '')})\b"
+    r"|(?:(?<=\bis )|(?<=\bhas )|(?<=\bhave )|(?<=\bonly )|(?<=\bexactly )|^)one\b(?!'s)"
+    r"(?!\s(?:of|or|that|which|who|another|more|can|must|should|may|cannot)\b))"
+    r"(?!-\w|[\s-]+(?:hundred|thousand|million|billion|point|and\sa|half|halves|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten)ths?)\b)",
+    re.IGNORECASE,
+)
+"""A number word alone, not a part of another one ("twenty-three", "two hundred", "two thirds"), and not every "one",
+which is no number in "the blue one" and "one of them"."""
+
+
+def _with_digits(text: str) -> str:
+    """As a keyboard types it, with small numbers in digits."""
+    return _NUMBER_WORD.sub(lambda found: found[0] if found["larger"] else _DIGITS[found[0].casefold()], as_typed(text))
+
+
 @dataclass(frozen=True, repr=False)
 class AnswerNumber(ReadyMade):
     """See `answer_number`."""
@@ -78,13 +96,14 @@ class AnswerNumber(ReadyMade):
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the answer says the expected amount and no other."""
         wanted = _wanted(rollout)
-        asked = {(one.amount, one.dimension) for text in user_texts(rollout) for one in quantities(text)}
+        asked = {(one.amount, one.dimension) for text in user_texts(rollout) for one in quantities(_with_digits(text))}
         words = set(words_asked(rollout))
-        return judged_answer(rollout, lambda said: self._problem(as_typed(said), wanted, asked, words))
+        return judged_answer(rollout, lambda said: self._problem(said, wanted, asked, words))
 
     def _problem(
         self, said: str, wanted: Quantity, asked: set[tuple[Decimal, str]], words_asked: set[Any]
     ) -> str | None:
+        said = as_typed(said)
         words = tokenize(said)
         if len(words) > self.max_words:
             return f"the answer has {len(words)} words, more than max_words={self.max_words}"
@@ -94,6 +113,8 @@ class AnswerNumber(ReadyMade):
             return f"the answer hedges: {hedges[0]!r}"
         if _BETWEEN.search(said):
             return "the answer hedges: 'between'"
+        if not any(self._same(one, wanted) for one in quantities(said)):
+            said = _with_digits(said)  # "12.5 kg in two boxes" has one number
         found = quantities(said)
         right = [one for one in found if self._same(one, wanted)]
         others = [one for one in found if one not in right and (one.amount, one.dimension) not in asked]
@@ -123,7 +144,7 @@ def answer_number(*, within: float = 0.0, relative: float = 0.0, max_words: int 
     The expected answer is a number, a text such as `"12.5 kg"`, or `{"value": 12.5, "unit": "kg"}`. Where it has a
     unit, the answer needs one of the same kind (12 500 g); where it has none, only the number counts. Units of length,
     mass, time, volume, data, speed, energy, power and temperature are known, percent, and six currencies, which are not
-    exchanged; `sdk.verifiers.text_tokens.UNITS` lists them.
+    exchanged; `sdk.verifiers.text_tokens.UNITS` lists them. Numbers up to twelve count also as words.
 
     `within` is the largest difference in the unit of the expected answer, `relative` as a share of its amount; the
     larger counts. The answer is wrong where it has another number that the prompt does not have, hedges ("12 or
@@ -437,8 +458,8 @@ def answer_match(
     The expected answer is a string, a number, a bool (yes or no), a list of acceptable ones, or `{"all": [...]}`, whose
     items must all be in the answer (each may itself be a list of acceptable ones). Case, punctuation, spaces, thousands
     separators and currency signs are ignored. Numbers are compared by value, up to twelve also as words; 12 is found in
-    none of 312, A-12 and a date. English dates and times are those of tools (December 1, 2026 is 2026-12-01, 2:30 PM is
-    14:30), and `in_progress` is also "in progress".
+    none of 312, A-12 and a date. A sign at the end of a word counts: C++, C#, A+, O-. English dates and times are those
+    of tools (December 1, 2026 is 2026-12-01, 2:30 PM is 14:30), and `in_progress` is also "in progress".
 
     By default the answer may be a sentence that contains the expected one. It is wrong where
 
@@ -541,30 +562,26 @@ def _turned(rollout: Rollout, golds: list[list[list[list[Token]]]]) -> str | Non
     return None
 
 
-_DIGITS = {word: str(number) for number, word in enumerate(_SMALL.split("|")) if word != "one"}
-"""Not of "one", which is no number in "the blue one" and "one of them"."""
-_NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_DIGITS)})\b", re.IGNORECASE)
-
-
 def _is_numeric(golds: list[list[list[list[Token]]]]) -> bool:
     return any(is_number(form) for choices in golds for choice in choices for form in choice)
 
 
-def _with_digits(text: str) -> str:
-    """As a keyboard types it, with small numbers in digits."""
-    return _NUMBER_WORD.sub(lambda found: _DIGITS[found[0].casefold()], as_typed(text))
-
-
 _ALSO_A_WORD = {word for word in NO_CONTENT if len(word) <= 2} - {"no", "on", "up"} | {"us"}
 _ALSO_A_MONTH = frozenset({"May", "Will"})
-_LETTER = r"(?:^\W*|[(:*\"']\s*|(?:'s|\b(?:is|option|answer|choice|grade))\W+){letter}(?=\W*(?:$|[.):,*\"'\n]))"
+_LETTER = r"(?:^\W*|[(:*\"']\s*|(?:'s|\b(?:is|option|answer|choice|grade))\W+){letter}(?![+-])(?=\W*(?:$|[.):,*\"'\n]))"
+_SIGNED = re.compile(r"[A-Z]{1,2}-?")
+"""May be a grade or a blood group: "O-" is not "O". What ends in a plus is a word of its own anyway."""
 
 
 def _is_named(gold: Any, said: str) -> bool:
     """Whether an answer names a value that is also a small word in other letters (IT, US, May, option A), and does not
-    only have the word. True for all other values."""
+    only have the word; and whether its sign is there. True for all other values."""
     if not isinstance(gold, str) or not (gold.isupper() or gold in _ALSO_A_MONTH):
         return True
+    if _SIGNED.fullmatch(gold):
+        without = r"(?!\w)" if gold.endswith("-") else r"(?!\w|-\W*$)"
+        if re.search(rf"(?<!\w){gold}{without}", said, re.IGNORECASE | re.MULTILINE) is None:
+            return False
     if gold in ("A", "I"):
         return re.search(_LETTER.format(letter=gold), said, re.MULTILINE) is not None
     if gold not in _ALSO_A_MONTH and not set(tokenize(gold)) <= _ALSO_A_WORD:

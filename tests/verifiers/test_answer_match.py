@@ -9,7 +9,7 @@ from rollouts_for_verifiers import rollout
 
 from sdk.errors import ConfigError, VerifierError
 from sdk.records import Message
-from sdk.verifiers import answer_match, run_verifier
+from sdk.verifiers import answer_match, answer_number, run_verifier
 from sdk.verifiers.text_tokens import tokenize
 
 
@@ -262,6 +262,38 @@ async def test_an_answer_may_repeat_the_no_that_its_prompt_tells_of():
 @pytest.mark.parametrize("told", ["Did the customer answer no?", "Did they say: no?", "No. They declined."])
 async def test_an_answer_may_repeat_a_no_that_is_asked_about(told):
     assert await score("Yes, the customer said no.", True, prompt=f"{told} Is that so?") == 1
+
+
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        ("C++", ["C++", "It is written in c++.", "C++17"], ["C", "C#", "It is written in C."]),
+        ("C#", ["C#.", "(C#)"], ["C", "C++", "F#"]),
+        ("C", ["C", "It is written in C."], ["C++", "It is written in C#."]),
+        ("O-", ["O-", "Her blood type is O-."], ["O", "O+", "Her blood type is O+."]),
+        ("A+", ["A+", "The grade is A+"], ["A", "A-", "The grade is A."]),
+        ("A", ["A", "The grade is A.", "A) Paris"], ["A+", "A-", "The grade is A-."]),
+        ("B", ["B", "b", "B- Paris"], ["B+", "The grade is B-.", "It is B-\nGood luck."]),
+        ("S24+", ["The S24+ is cheaper."], ["The S24 is cheaper."]),
+    ],
+)
+async def test_a_sign_at_the_end_of_a_word_is_a_part_of_it(gold, right, wrong):
+    assert [await score(one, gold) for one in (*right, *wrong)] == [1] * len(right) + [0] * len(wrong)
+
+
+@pytest.mark.parametrize("verifier", [answer_match(), answer_number()])
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        (0, ["zero", "There are zero of them."], ["one"]),
+        (1, ["one", "There is one order.", "Exactly one."], ["the blue one", "One of them.", "It is one hundred."]),
+        (3, ["three", "There are three boxes.", "three (3)"], ["twenty-three", "two hundred and three", "two thirds"]),
+        (3, ["Three months."], ["three and a half", "three hundred", "three-quarters", "thirteen", "two or three"]),
+    ],
+)
+async def test_a_small_number_may_be_a_word_and_is_not_found_in_a_larger_one(verifier, gold, right, wrong):
+    scores = [await score(one, gold, verifier=verifier) for one in (*right, *wrong)]
+    assert scores == [1] * len(right) + [0] * len(wrong)
 
 
 async def test_the_prompt_said_again_is_no_answer():

@@ -193,7 +193,7 @@ class ServerSource:
         shares = tuple(redacted(one, self.spec.credentials) for one in self.shared_files.found)
         has_own = isinstance(self.spec, StdioSpec) and self.spec.has_world_dir
         is_fresh: bool | None = only_reads or (has_own and not shares) or None
-        if self.shared_files.was_written:
+        if self.shared_files.is_held:
             is_fresh = False
         return WorldKind(source=self.label, kind="process", is_fresh=is_fresh, shares=shares, has_folder=has_own)
 
@@ -211,12 +211,12 @@ class ServerSource:
     @property
     def simulated_tools(self) -> list[Tool]:
         """All tools of a server that keeps a world for each rollout. Of one whose processes each work on a copy of the
-        user's folder, those that do not say that they reach an open world; none once a process was seen to write
-        outside it."""
+        user's folder, those that do not say that they reach an open world; none once a file outside it changed
+        during a call."""
         if self.control:
             return self.tools
         has_copy = isinstance(self.spec, StdioSpec) and self.spec.seed_folder is not None
-        has_copy = has_copy and not (self.shared_files is not None and self.shared_files.was_written)
+        has_copy = has_copy and not (self.shared_files is not None and self.shared_files.may_be_written)
         return [tool for tool in self.tools if has_copy and not tool.annotations.open_world]
 
     @property

@@ -72,9 +72,11 @@ class SharedFiles:
         self._holders: dict[tuple[int, int], int] = {}
         """By device and inode of a file that a process holds open for writing: which process."""
         self.found: list[str] = []
-        """What was told, each as a clause that goes on after "all worlds share"."""
-        self.was_written = False
-        """Whether the server was seen to write to any of it."""
+        """What was told, each as a clause that goes on after "all worlds may share"."""
+        self.may_be_written = False
+        """Whether a file outside its world changed while it worked; something else may have written it."""
+        self.is_held = False
+        """Whether two of its processes had one file open for writing: then it is known that worlds share it."""
         if not spec.has_world_dir:
             for told in _named(spec):
                 self._tell(told)
@@ -94,7 +96,7 @@ class SharedFiles:
         ours = {_identity(path) for path in _open_files("self")}
         for path, state in _files(self._folders(group_members(process))).items():
             if before.is_changed(path, state) and _identity(path) not in ours:
-                self.was_written = True
+                self.may_be_written = True
                 self._tell(f"{path}, which changed while {tool!r} ran")
 
     def _look_at_open_files(self, process: int, members: list[int]) -> None:
@@ -105,7 +107,7 @@ class SharedFiles:
                 if identity is None or identity in ours:
                     continue
                 if self._holders.setdefault(identity, process) != process:
-                    self.was_written = True
+                    self.is_held = self.may_be_written = True
                     self._tell(f"{path}, which two of its processes opened for writing")
 
     def _folders(self, members: list[int]) -> set[Path]:
@@ -132,7 +134,7 @@ class SharedFiles:
             return
         self.found.append(what)
         shown = redacted(what, self._spec.credentials)
-        logger.warning("all worlds of %s share %s. %s", self._spec.label, shown, _FIX)
+        logger.warning("all worlds of %s may share %s. %s", self._spec.label, shown, _FIX)
 
 
 def _named(spec: StdioSpec) -> Iterator[str]:

@@ -34,6 +34,7 @@ _CONNECT_TIMEOUT_S = 10.0
 _TIMEOUT_S = 30.0
 _MOST_REDIRECTS = 5
 _SECRET_QUERY = "toolbake_secret_query"
+_OWN_COOKIES = "toolbake_own_cookies"
 
 # A request that failed so has not left this process.
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError, httpx.LocalProtocolError)
@@ -140,9 +141,10 @@ class Caller:
             content["files"] = prepared.body.parts
         limit_s = _TIMEOUT_S if timeout_s is None else timeout_s
         timeout = httpx.Timeout(limit_s, connect=min(limit_s, _CONNECT_TIMEOUT_S))
-        extensions = {_SECRET_QUERY: access.query, "timeout": timeout.as_dict()}
+        own_cookies = {**prepared.cookies, **access.cookies}
+        extensions = {_SECRET_QUERY: access.query, _OWN_COOKIES: own_cookies, "timeout": timeout.as_dict()}
         request = self._client.build_request(operation.method, url, headers=headers, extensions=extensions, **content)
-        _add_cookies(request, cookies, {**prepared.cookies, **access.cookies})
+        _add_cookies(request, cookies, own_cookies)
         return request, access
 
     def _access(self, operation: Operation) -> _Access:
@@ -234,7 +236,7 @@ class Caller:
             )
         following.extensions = dict(request.extensions)
         following.headers.pop("Cookie", None)
-        _add_cookies(following, cookies, {})
+        _add_cookies(following, cookies, request.extensions[_OWN_COOKIES])
         return following
 
 

@@ -40,8 +40,9 @@ class Answers:
         self._handlers = handlers
         self._label = label
         self._secrets = secrets
-        self._failure: ToolFailure | None = None
-        self._heard: deque[tuple[str, Any, Progress | LogEntry]] = deque()
+        self._failures: list[ToolFailure] = []
+        """Of handlers that no single call is known to have caused."""
+        self._heard: deque[tuple[str, Any, Progress | LogEntry, list[ToolFailure]]] = deque()
         self._telling = anyio.Lock()
         self._hearing: list[LogListener] = []
 
@@ -93,8 +94,9 @@ class Answers:
 
         session.dispatch_input_request = answer  # type: ignore[method-assign]
 
-    def progress_for(self, tool: str, call_id: str | None) -> Callable[..., Any] | None:
-        """A callback for the SDK, or None where nobody wants to know: then the server need not report."""
+    def progress_for(self, tool: str, call_id: str | None, failures: list[ToolFailure]) -> Callable[..., Any] | None:
+        """A callback for the SDK, or None where nobody wants to know: then the server need not report. What a handler
+        raises is added to `failures`."""
         handlers = [one for one in (self._handlers.progress, progress_listener.get()) if one is not None]
         if not handlers and not logger.isEnabledFor(logging.DEBUG):
             return None
@@ -102,7 +104,7 @@ class Answers:
         async def report(progress: float, total: float | None, message: str | None) -> None:
             told = Progress(self._label, tool, call_id, progress, total, message)
             logger.debug("%s: %s is at %s of %s %s", self._label, tool, progress, total, message or "")
-            self._heard += [("progress", handler, told) for handler in handlers]
+            self._heard += [("progress", handler, told, failures) for handler in handlers]
             await self.tell()
 
         return report
@@ -126,14 +128,16 @@ class Answers:
             return
         async with self._telling:
             while self._heard:
-                name, handler, told = self._heard.popleft()
-                await self._run(name, handler, told)
+                name, handler, told, failures = self._heard.popleft()
+                await self._run(name, handler, told, failures=failures)
 
-    def raise_failure(self) -> None:
-        """Raises `ToolFailure` where a handler has raised since the last time."""
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+    def raise_failure(self, of_the_call: list[ToolFailure]) -> None:
+        """Raises `ToolFailure` where a handler has raised in a call, or, since the last time, one of no known call."""
+        for failures in (of_the_call, self._failures):
+            if failures:
+                failure = failures[-1]
+                failures.clear()
+                raise failure
 
     def _refusal(self, request: types.InputRequest) -> types.ErrorData | None:
         handlers = self._handlers
@@ -201,24 +205,29 @@ class Answers:
         logger.debug("%s logs (%s): %s", self._label, entry.level, shown)
         told = LogEntry(self._label, entry.level, entry.data, entry.logger)
         if self._handlers.log is not None:
-            self._heard.append(("log", self._handlers.log, told))
+            self._heard.append(("log", self._handlers.log, told, self._failures))
         if len({one.caller for one in self._hearing}) == 1:
             cleaned = replace(told, data=_without(entry.data, self._secrets))
-            self._heard.append(("log", self._hearing[-1].hear, cleaned))
+            self._heard.append(("log", self._hearing[-1].hear, cleaned, self._failures))
         await self.tell()
 
     async def _answer(
         self, name: str, handler: Any, result: Callable[[Any], _Result], *question: Any
     ) -> _Result | types.ErrorData:
         """What the handler gives, as `result` makes it; for the server an internal error where it fails."""
-        value, failed = await self._run(name, handler, *question, then=result)
+        value, failed = await self._run(name, handler, *question, then=result, failures=self._failures)
         if failed:
             return types.ErrorData(code=types.INTERNAL_ERROR, message="The client failed to answer.")
         answer: _Result = value
         return answer
 
     async def _run(
-        self, name: str, handler: Any, *question: Any, then: Callable[[Any], Any] = lambda value: value
+        self,
+        name: str,
+        handler: Any,
+        *question: Any,
+        failures: list[ToolFailure],
+        then: Callable[[Any], Any] = lambda value: value,
     ) -> tuple[Any, bool]:
         try:
             if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
@@ -234,7 +243,7 @@ class Answers:
                 delivery="answered",
             )
             failure.__cause__ = error
-            self._failure = failure
+            failures.append(failure)
             return None, True
 
 

@@ -509,11 +509,12 @@ class Catalogue:
         if name in self._vanished:
             raise self._gone(name, "not_sent")
         answers = self._answers
+        failures: list[ToolFailure] = []
         if name in self._reading:
             result = await self._extra.call(name, arguments, meta)
         else:
             with answers.heard_by_caller():
-                progress = answers.progress_for(name, meta.get(CALL_META))
+                progress = answers.progress_for(name, meta.get(CALL_META), failures)
                 try:
                     if name in self._as_tasks:
                         answer = await self._tasks.call(name, arguments, progress, meta)
@@ -521,14 +522,14 @@ class Catalogue:
                         answer = await self.client.call_tool(name, arguments, progress_callback=progress, meta=meta)  # type: ignore[arg-type]
                     result = from_mcp(answer, reader=self._extra.reader)
                 except MCPError as error:
-                    answers.raise_failure()
+                    answers.raise_failure(failures)
                     if error.code == INVALID_PARAMS and name in error.message:
                         await self._raise_if_gone(name)
                     raise
                 if result.is_error and name in result.text and any(words in result.text.lower() for words in _NO_SUCH):
                     await self._raise_if_gone(name)
         await answers.tell()
-        answers.raise_failure()
+        answers.raise_failure(failures)
         return result
 
     async def _raise_if_gone(self, name: str) -> None:

@@ -20,6 +20,7 @@ import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import get_default_environment, stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
 from mcp_types import Implementation, ServerNotification
 
 from ..access.auth import ClientLogin, Login
@@ -34,7 +35,7 @@ from .answering import Answers
 from .handlers import Handlers
 from .http_client import ContainedClient, HttpFaults, SseStreams
 from .listing import Catalogue, Notices, watched
-from .messages import Strays
+from .messages import CLOSED, Strays, complete
 from .protocol_version import Era, agree, client_mode, is_handshake
 from .stdio import ServerProcess, StderrTail, StdioStreams
 
@@ -97,7 +98,13 @@ ours."""
 _CLIENT_INFO = Implementation(name="toolbake", version="1")
 _LONGEST_REACH_S = 20.0
 """How long a connection to a host may take to come up; a server behind it may take longer to answer."""
+_LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=4.0)
+"""Of a session that has connections of its own. They are closed before common servers do, after five seconds: a request
+on one that the server just closed is lost. How many calls there are at once is for the guard to say."""
 _MOST_STARTS = max(2, os.cpu_count() or 2)
+"""Of processes, each of which takes a core for a second: more at once would only run into the time limit."""
+_MOST_HANDSHAKES = 64
+"""At once with a server behind a URL, where they mostly wait for the network."""
 
 
 class Transport:
@@ -122,8 +129,7 @@ class Transport:
         self._url_era: Era | None = None
         self._notices = Notices()
         self._strays = Strays()
-        # A start takes a core for a second: more at once would only run into the time limit.
-        self.starts = anyio.CapacityLimiter(_MOST_STARTS)
+        self.starts = anyio.CapacityLimiter(_MOST_STARTS if isinstance(spec, StdioSpec) else _MOST_HANDSHAKES)
         self._ssl: ssl.SSLContext | None = None
         self._login = login
         self._connections: Connections | None = None
@@ -276,12 +282,14 @@ class Transport:
             transport = None if connections is None else connections.transport()
             settings["transport"] = transport
             contained = ContainedClient(
-                faults=notes.faults, max_answer_bytes=most, is_open=lambda: notes.is_open, **settings
+                faults=notes.faults, max_answer_bytes=most, is_open=lambda: notes.is_open, limits=_LIMITS, **settings
             )
             http = await stack.enter_async_context(contained)
             # The size of events is bounded by `ContainedClient`, whose fault costs one call and not the session.
             streamable = streamable_http_client(address, http_client=http, max_sse_event_size=None)
-            if transport is not None:
+            if transport is None:
+                streamable = _completed(streamable)
+            else:
                 from .direct_calls import DirectCalls
 
                 streamable = DirectCalls(
@@ -309,6 +317,25 @@ class Transport:
             self._connections = Connections(self._ssl)
         async with self._connections.used():
             yield self._connections
+
+
+@contextlib.asynccontextmanager
+async def _completed(streams: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
+    """The SDK's streams, with the kind of a result where the server leaves it out: see `complete`."""
+    to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+
+    async def relay(received: Any) -> None:
+        with to_client, contextlib.suppress(*CLOSED):
+            async for item in received:
+                await to_client.send(complete(item) if isinstance(item, SessionMessage) else item)
+
+    async with streams as (received, to_server), anyio.create_task_group() as group:
+        with from_server:
+            group.start_soon(relay, received)
+            try:
+                yield from_server, to_server
+            finally:
+                group.cancel_scope.cancel()
 
 
 @contextlib.asynccontextmanager

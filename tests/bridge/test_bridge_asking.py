@@ -14,6 +14,7 @@ import mcp_types as types
 import pytest
 from listening_servers import serving
 from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import Context, MCPServer
 from servers import talkative as talkative_server
 
 import mcp_bridge
@@ -197,6 +198,38 @@ async def test_progress_reaches_the_handler_in_its_order_with_the_call_it_is_of(
         (3, 3, "at 3"),
     ]
     assert {(one.tool, one.call_id) for one in heard} == {("count", "call-7")}
+
+
+async def test_a_handler_that_fails_on_the_progress_of_one_call_costs_no_other_call_of_the_session() -> None:
+    reported, others_ended = anyio.Event(), anyio.Event()
+    server = MCPServer("kitchen", log_level="ERROR")
+
+    @server.tool()
+    async def bake(ctx: Context) -> str:
+        """Bake a cake."""
+        await ctx.report_progress(1, 2, "half")
+        await others_ended.wait()
+        return "baked"
+
+    @server.tool()
+    async def stir() -> str:
+        """Stir."""
+        return "stirred"
+
+    def follow(_: Progress) -> None:
+        anyio.from_thread.run_sync(reported.set)
+        raise RuntimeError("the handler broke")
+
+    async def baking(toolset: mcp_bridge.Toolset) -> None:
+        with pytest.raises(ToolFailure, match=r"handlers\.progress failed .* the handler broke"):
+            await toolset.call("bake", {})
+
+    async with mcp_bridge.connect(server, handlers=Handlers(progress=follow)) as toolset:
+        async with anyio.create_task_group() as group:
+            group.start_soon(baking, toolset)
+            await reported.wait()
+            assert (await toolset.call("stir", {})).text == "stirred"
+            others_ended.set()
 
 
 def levels() -> Server[Any]:

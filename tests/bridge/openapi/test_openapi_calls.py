@@ -179,6 +179,15 @@ async def test_a_redirect_on_the_same_host_is_followed(api: Connecting) -> None:
             await toolset.call("it", {"to": "/loop"})
 
 
+async def test_what_a_request_has_in_cookies_goes_with_its_redirect(api: Connecting) -> None:
+    paths = get("/redirect", "to", security=[{"key": []}])
+    paths["/redirect"]["get"]["parameters"].append({"name": "lang", "in": "cookie", "schema": {"type": "string"}})
+    key = {"securitySchemes": {"key": {"type": "apiKey", "in": "cookie", "name": "sid"}}}
+    async with api(paths, components=key, auth={"key": "k-1234567"}) as toolset:
+        result = await toolset.call("it", {"to": "/cookie?session=new", "lang": "de"})
+        assert result.structured == {"cookies": {"lang": "de", "sid": "***"}}
+
+
 @pytest.mark.parametrize("target", ["http://localhost:{port}/text", "https://127.0.0.1:{port}/", "//evil.example/x"])
 async def test_a_redirect_to_another_host_is_not_followed(api: Connecting, echo: str, target: str) -> None:
     to = target.format(port=echo.rpartition(":")[2])

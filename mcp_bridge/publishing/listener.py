@@ -48,7 +48,27 @@ async def serve_app(
 
     listener = listen(host, port, key)
     guarded = app if key is None else with_key(app, key)
-    config = uvicorn.Config(guarded, log_level="warning", timeout_keep_alive=KEPT_OPEN_S, timeout_graceful_shutdown=2)
+
+    async def ended(scope: Any, receive: Any, send: Any) -> None:
+        """Ends the answers that are still under way when the server stops, so that no traceback tells of them."""
+        answer = ""
+
+        async def noted(message: Any) -> None:
+            nonlocal answer
+            answer = "complete" if message["type"].endswith(".body") and not message.get("more_body") else "begun"
+            await send(message)
+
+        try:
+            await guarded(scope, receive, noted)
+        except anyio.get_cancelled_exc_class():
+            if scope["type"] != "http" or not server.should_exit:
+                raise
+        if scope["type"] == "http" and server.should_exit and answer != "complete":
+            if not answer:
+                await send({"type": "http.response.start", "status": 503, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    config = uvicorn.Config(ended, log_level="warning", timeout_keep_alive=KEPT_OPEN_S, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     with listener:
         listener.listen()

@@ -133,6 +133,7 @@ class _Registry(Generic[Backend]):
         self._make, self._state, self._fork, self._close = make, state, fork, close
         self._max_worlds, self._idle_s = max_worlds, idle_s
         self._worlds: dict[str, _World[Backend]] = {}
+        self._opening: set[str] = set()
         self._first = anyio.Lock()
 
     @property
@@ -199,13 +200,20 @@ class _Registry(Generic[Backend]):
             ) from error
 
     async def _keep(self, world: str, make: Callable[[], Awaitable[Backend]]) -> None:
-        if world in self._worlds:
+        if world in self._worlds or world in self._opening:
             raise SourceError(f"world {world!r} is open already")
-        for name in [name for name, one in self._worlds.items() if time.monotonic() - one.used > self._idle_s]:
-            await self._end(name)
-        if len(self._worlds) >= self._max_worlds:
-            raise SourceError(f"{self._max_worlds} worlds are open, which is the most; close some, or raise max_worlds")
-        self._worlds[world] = _World(await make())
+        self._opening.add(world)  # before anything else runs: others may be opened meanwhile
+        try:
+            for name in [name for name, one in self._worlds.items() if time.monotonic() - one.used > self._idle_s]:
+                if name in self._worlds:
+                    await self._end(name)
+            if len(self._worlds) + len(self._opening) > self._max_worlds:
+                raise SourceError(
+                    f"{self._max_worlds} worlds are open, which is the most; close some, or raise max_worlds"
+                )
+            self._worlds[world] = _World(await make())
+        finally:
+            self._opening.remove(world)
 
     async def _end(self, world: str) -> None:
         ended = self._worlds.pop(world)

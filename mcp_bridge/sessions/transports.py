@@ -120,7 +120,7 @@ class Transport:
     ) -> None:
         """`login`: in place of the one that the spec asks for, or that is kept for its server."""
         self.spec = spec
-        self.secrets = lambda: spec.secrets
+        self.secrets: Callable[[], tuple[str, ...]] = lambda: spec.secrets
         """Asked each time, because tokens are learned while a session goes on."""
         self.connect_timeout_s = spec.options.connect_timeout_s or connect_timeout_s
         given = handlers or Handlers()

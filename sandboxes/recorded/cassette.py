@@ -199,12 +199,13 @@ class Cassette:
         """The cassette in a file. Raises `SourceError` with the line that is not valid."""
         where = Path(path)
         try:
-            text = where.read_text(encoding="utf-8")
+            # A line that was cut off may end in the midst of a letter.
+            told, _, rest = where.read_bytes().rpartition(b"\n")
+            whole = told.decode("utf-8")
         except FileNotFoundError:
             raise SourceError(f"there is no cassette {str(where)!r}; record one with `toolbake record`") from None
         except (OSError, UnicodeDecodeError) as error:
             raise SourceError(f"the cassette {str(where)!r} cannot be read: {error}") from error
-        whole, _, rest = text.rpartition("\n")
         lines = [_parsed(line, number, where) for number, line in enumerate(whole.split("\n"), 1) if line.strip()]
         if not lines or not isinstance(lines[0], Header):
             raise SourceError(
@@ -353,7 +354,9 @@ class CassetteWriter:
             }
             result = recorded.model_copy(update=cleaned)
         else:
-            failure = RecordedFailure(type=type(outcome).__name__, text=self.scrubber.text(str(outcome)))
+            # What cancels a call tells of Python's own objects.
+            said = str(outcome) if isinstance(outcome, Exception) else "the call was stopped before its answer came"
+            failure = RecordedFailure(type=type(outcome).__name__, text=self.scrubber.text(said))
         line = CallLine(
             session=session,
             order=order,

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,7 +28,7 @@ from mcp.shared.message import SessionMessage
 
 from mcp_bridge.control_tools import CONTROL_ENV, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_META
 from mcp_bridge.errors import BridgeError, SourceError, ungrouped
-from mcp_bridge.publishing.listener import serve_app
+from mcp_bridge.publishing.listener import listen, serve_app
 from mcp_bridge.publishing.translation import tool_from_mcp
 from mcp_bridge.records import Tool, ToolResult
 from mcp_bridge.sessions.handlers import Handlers
@@ -89,6 +90,8 @@ async def without_discovery(read: Any, write: Any, protocol: str) -> AsyncIterat
 
 MOST_SESSIONS = 256
 """At once: over stdio each is a process."""
+IDLE_S = 1800.0
+"""A client's session that was not used for so long is ended when another one begins."""
 
 
 def only_server(source: Any, server: str | None) -> ServerSpec:
@@ -123,7 +126,8 @@ class Upstreams:
         self._transports: dict[tuple[frozenset[str], str | None], Transport] = {}
         self._refused: set[str] = set()
         self._group = group
-        self._lock = anyio.Lock()
+        self._locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        self._opening = 0
         self._open: dict[str, Upstream] = {}
         self.epitaph = ""
         """How a session ended that the server left; empty while none did."""
@@ -135,7 +139,7 @@ class Upstreams:
         where nobody knows it yet. The session that was opened without knowing them is replaced where the client answers
         anything, or speaks another revision: what a server may ask, and when, depends on the revision.
         """
-        async with self._lock:
+        async with self._locks[key]:
             found = self._open.get(key)
             if found is not None and found.answered is None and protocol is not None:
                 found.answered = answered
@@ -144,10 +148,28 @@ class Upstreams:
                     await found.session.close()
                     found = None
             if found is None:
-                if len(self._open) >= MOST_SESSIONS:
+                await self._close_idle()
+                if len(self._open) + self._opening >= MOST_SESSIONS:
                     raise SourceError(f"{MOST_SESSIONS} sessions are open; end some, or start another recorder")
-                found = self._open[key] = await self._opened(answered, protocol)
+                self._opening += 1
+                try:
+                    found = self._open[key] = await self._opened(answered, protocol)
+                finally:
+                    self._opening -= 1
+            found.used = time.monotonic()
             return found
+
+    async def _close_idle(self) -> None:
+        """Over HTTP a client may go away without a word."""
+        for key, one in list(self._open.items()):
+            if key != _FIRST and not one.is_busy and time.monotonic() - one.used > IDLE_S:
+                await self.close(key)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Those of the server's entry, and the tokens that its sessions have fetched."""
+        known = (self._spec.secrets, *(transport.secrets() for transport in self._transports.values()))
+        return tuple(dict.fromkeys(secret for some in known for secret in some))
 
     async def _opened(self, answered: frozenset[str] | None, protocol: str | None) -> Upstream:
         """In the client's revision where the server speaks it; a revision that the user names comes first."""
@@ -174,6 +196,10 @@ class Upstreams:
         except CannotOpen as error:
             raise SourceError(str(error)) from error
         return Upstream(session, answered)
+
+    def is_lost(self, key: str) -> bool:
+        """Whether the server of a key's session has gone."""
+        return key in self._open and self._open[key].lost
 
     async def close(self, key: str) -> None:
         """End the session of a key, if there is one."""
@@ -220,10 +246,12 @@ async def serve_recorder(
     the end where the server went away meanwhile: its client was told of it, and the cassette has what was recorded.
     """
     spec = only_server(source, server)
-    scrubber = Scrubber((*secrets, *spec.secrets), scrub)
+    if port is not None:
+        listen("127.0.0.1", port, None).close()  # a port that is taken is told before there is a cassette
     with ungrouped():
         async with anyio.create_task_group() as group:
             upstreams = Upstreams(spec, group, connect_timeout_s=connect_timeout_s)
+            scrubber = Scrubber(lambda: (*secrets, *upstreams.secrets), scrub)
             session = (await upstreams.get(_FIRST)).session
             listed, told = session.listed, session.client.server_info
             writer = CassetteWriter(
@@ -404,8 +432,13 @@ class _Recorder:
 
     async def _upstream(self, ctx: Any) -> Upstream:
         """The session for a request. Raises `MCPError` where the server cannot be reached any more."""
+        key = self._key(ctx)
         try:
-            upstream = await self._upstreams.get(self._key(ctx), answered_by(ctx), ctx.protocol_version)
+            if self._is_http and not _session_of(ctx) and self._upstreams.is_lost(key):
+                # Nothing binds such a client to the server that has gone; the next one begins anew.
+                await self._upstreams.close(key)
+                self._sessions = {known: one for known, one in self._sessions.items() if known[0] != key}
+            upstream = await self._upstreams.get(key, answered_by(ctx), ctx.protocol_version)
             if upstream.learned is not upstream.session.listed:
                 upstream.learned = upstream.session.listed
                 self._writer.learn(as_tools(upstream.session.listed))
@@ -417,14 +450,17 @@ class _Recorder:
         """Which of our sessions with the server a request belongs to: each session of a client has its own."""
         if not self._is_http:
             return _FIRST
-        headers = getattr(ctx.request, "headers", {})
-        session = headers.get(_SESSION_HEADER)
-        if session:
-            return str(session)
+        if session := _session_of(ctx):
+            return session
         # Clients since 2026-07-28 have no sessions over HTTP. Those that answer the same questions share one of ours:
         # which of them the server may ask is said once for a session.
         world = "" if self._verbs else str((ctx.meta or {}).get(WORLD_META, ""))
         return "/".join([world or _FIRST, *sorted(answered_by(ctx))])
+
+
+def _session_of(ctx: Any) -> str:
+    """The client's own session over HTTP; empty where it has none."""
+    return str(getattr(ctx.request, "headers", {}).get(_SESSION_HEADER) or "")
 
 
 class _Session:

@@ -34,10 +34,11 @@ def record(
             f"{source!r:.200} cannot be recorded; give something with `tools` and `open_world`: connect to it first, "
             "`async with mcp_bridge.connect(...) as toolset`"
         )
-    known = (*secrets, *getattr(source, "secrets", ()))
+    given = tuple(secrets)
     label = ", ".join(dict.fromkeys(tool.source for tool in source.tools if tool.source))
     label = label or str(getattr(source, "name", "") or type(source).__name__)
-    return RecordingSource(source, CassetteWriter(path, source.tools, source=label, scrubber=Scrubber(known, scrub)))
+    scrubber = Scrubber(lambda: (*given, *getattr(source, "secrets", ())), scrub)
+    return RecordingSource(source, CassetteWriter(path, source.tools, source=label, scrubber=scrubber))
 
 
 class RecordingSource(WrappedSource):

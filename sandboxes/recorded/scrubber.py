@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -53,13 +53,15 @@ _FORMS = re.compile(
 class Scrubber:
     """Replaces secrets in JSON values. `count`: how many places it has replaced so far."""
 
-    def __init__(self, secrets: Iterable[str] = (), patterns: Iterable[str] = ()) -> None:
-        """`secrets`: values that are known. `patterns`: regular expressions; what one matches is replaced.
+    def __init__(self, secrets: Iterable[str] | Callable[[], Iterable[str]] = (), patterns: Iterable[str] = ()) -> None:
+        """`secrets`: values that are known; a function is asked for each text, because tokens are renewed. `patterns`:
+        regular expressions; what one matches is replaced.
 
         Raises `SourceError` for a pattern that is not a valid regular expression or matches the empty text.
         """
-        self._known = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
-        self._escaped = escaped(self._known)
+        kept = () if callable(secrets) else tuple(secrets)
+        self._secrets = secrets if callable(secrets) else lambda: kept
+        self._seen: tuple[str, ...] | None = None
         self._patterns = [_compiled(pattern) for pattern in patterns]
         self.count = 0
 
@@ -105,6 +107,11 @@ class Scrubber:
         return self.value(value)
 
     def _spans(self, text: str) -> Iterator[tuple[int, int]]:
+        secrets = tuple(self._secrets())
+        if secrets != self._seen:
+            self._seen = secrets
+            self._known = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
+            self._escaped = escaped(self._known)
         for secret in self._known:
             start = text.find(secret)
             while start >= 0:

@@ -4,6 +4,7 @@ tells goes back to the client."""
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -53,6 +54,8 @@ class Upstream:
         """What its client answers of what the server asks; None before a client has said so."""
         self.lost = False
         """Whether a request found that the server has gone."""
+        self.used = time.monotonic()
+        """When a request last came."""
         self.learned: Sequence[types.Tool] | None = None
         """The tools, as they were when the cassette heard of them."""
         self._calls: list[Any] = []
@@ -61,6 +64,11 @@ class Upstream:
         self._telling = anyio.Lock()
         session.client.session.dispatch_input_request = self._answer  # type: ignore[method-assign,assignment]
         session.notes.listener = self._pass_back
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is under way."""
+        return bool(self._calls)
 
     async def list_tools(self, ctx: Any, cursor: str | None) -> types.ListToolsResult:
         """A page of the server's tools, as they are now. Raises `MCPError`."""

@@ -109,6 +109,37 @@ async def test_a_backend_is_closed_with_its_world_and_makes_room_when_it_is_idle
         current()
 
 
+async def test_worlds_that_are_opened_at_once_are_counted_and_no_id_is_opened_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(CONTROL_ENV, "1")
+    server = MCPServer("hotel", log_level="ERROR")
+    made, may_go_on = [], anyio.Event()
+
+    async def make() -> int:
+        made.append(len(made))
+        await may_go_on.wait()
+        return made[-1]
+
+    mcp_bridge.worlds(server, make=make, max_worlds=2)
+    refused: list[str] = []
+
+    async def open_world(client: Client, world: str) -> None:
+        try:
+            await client.call_tool("toolbake_open_world", {"world": world})
+        except MCPError as error:
+            refused.append(str(error))
+            if len(refused) == 3:
+                may_go_on.set()
+
+    async with Client(server) as client, anyio.create_task_group() as group:
+        for world in ("a", "a", "b", "c", "d"):
+            group.start_soon(open_world, client, world)
+    assert len(made) == 2
+    assert sum("is open already" in one for one in refused) == 1
+    assert sum("2 worlds are open, which is the most" in one for one in refused) == 2
+
+
 def test_a_server_that_cannot_have_worlds_is_refused_by_its_kind() -> None:
     with pytest.raises(mcp_bridge.SourceError, match=r"builtins\.dict; give an MCPServer or Server"):
         mcp_bridge.worlds({}, make=hotel.Hotel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,8 +17,8 @@ from other_environments import python_of
 from recorder_runs import node_command
 
 import mcp_bridge
-from mcp_bridge import Elicitation, Handlers, SourceError, Tool
-from sandboxes.recorded import Cassette, RecordedTwin
+from mcp_bridge import Elicitation, Handlers, SourceError, Tool, ToolFailure
+from sandboxes.recorded import Cassette, RecordedTwin, record
 from sandboxes.recorded.cassette import CassetteWriter
 from sandboxes.recorded.proxy import serve_recorder
 
@@ -62,6 +63,46 @@ async def test_questions_reach_the_client_and_their_answers_the_server(
     calls = Cassette.read(tmp_path / "talk.jsonl").calls
     assert [call.tool for call in calls][:3] == ["paint", "think", "folders"]
     assert [call.result.text for call in calls[:2] if call.result] == ["The door is blue.", "It said yes."]
+
+
+BREAKING = str(Path(TALKATIVE).with_name("breaking.py"))
+
+
+async def test_a_server_that_died_is_started_again_for_the_next_client_of_the_newest_revision(tmp_path: Path) -> None:
+    path = tmp_path / "breaking.jsonl"
+    async with recorded([sys.executable, BREAKING], path, NEW) as url:
+        async with mcp_bridge.connect(through(url, NEW)) as toolset:
+            with pytest.raises(ToolFailure):
+                await toolset.call("die", {})
+        async with mcp_bridge.connect(through(url, NEW)) as toolset:
+            assert (await toolset.call("echo", {})).text == "1"
+    assert [[call.tool for call in one.calls] for one in Cassette.read(path).sessions] == [["die"], ["echo"]]
+
+
+async def test_a_call_that_is_cancelled_is_recorded_without_words_of_python(tmp_path: Path) -> None:
+    begun = anyio.Event()
+
+    async def wait() -> str:
+        """Wait for ever."""
+        begun.set()
+        await anyio.sleep_forever()
+        return ""
+
+    async with mcp_bridge.connect([wait]) as toolset, record(toolset, tmp_path / "c.jsonl").open_world("w") as world:
+        async with anyio.create_task_group() as group:
+            group.start_soon(world.call, "wait", {})
+            await begun.wait()
+            group.cancel_scope.cancel()
+    [call] = Cassette.read(tmp_path / "c.jsonl").calls
+    assert call.failure is not None
+    assert call.failure.text == "the call was stopped before its answer came"
+
+
+async def test_a_port_that_is_taken_is_told_before_there_is_a_cassette(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(SourceError, match="cannot be used"):
+            await serve_recorder([sys.executable, BREAKING], tmp_path / "c.jsonl", port=taken.getsockname()[1])
+    assert not (tmp_path / "c.jsonl").exists()
 
 
 async def test_the_server_is_met_in_the_revision_of_each_client(tmp_path: Path) -> None:

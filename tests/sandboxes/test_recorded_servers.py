@@ -168,8 +168,8 @@ async def test_a_killed_recorder_leaves_a_cassette_that_can_be_read_and_gone_on_
     cassette = tmp_path / "cassette.jsonl"
     command = recorder(node_command("server-everything"), cassette)
     await anyio.to_thread.run_sync(_kill_after_a_call, command, "before the end")
-    with cassette.open("a") as file:
-        file.write('{"kind":"call","session":"half of a li')
+    with cassette.open("ab") as file:
+        file.write('{"kind":"call","session":"half of a l\u00e9'.encode()[:-1])  # in the midst of a letter, too
 
     found = Cassette.read(cassette)
     assert found.torn

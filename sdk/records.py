@@ -56,6 +56,9 @@ class Message(BaseModel):
         return out
 
 
+_PLACEHOLDER = re.compile(r"\{(\w*)\}")
+
+
 class Fact(BaseModel, extra="forbid"):
     """What a user knows and tells when it is asked for it, or does when it is asked to.
 
@@ -86,6 +89,8 @@ class Fact(BaseModel, extra="forbid"):
             raise ValueError("a fact has either a value or a call; give one of them")
         if isinstance(self.value, str) and not self.value.strip():
             raise ValueError("the value of a fact is empty; give what the user knows, or leave the fact out")
+        if unknown := set(_PLACEHOLDER.findall(self.told)) - {"value"}:
+            raise ValueError(f"told has {{{min(unknown)}}}; the one placeholder that there is is {{value}}")
         return self
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -102,6 +103,8 @@ def dotted(path: Sequence[Step]) -> str:
 
 
 def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, float) and isinstance(right, float) and math.isnan(left) and math.isnan(right):
+        return True
     return bool(left == right) and isinstance(left, bool) == isinstance(right, bool)
 
 

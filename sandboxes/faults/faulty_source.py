@@ -198,8 +198,9 @@ class FaultyWorld(WrappedWorld):
         self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
     ) -> ToolResult:
         """Call a tool. Raises `CallTimeout` and `ServerDied` where a fault does, and what the tool raises."""
-        plan = self._plan.get(name, ()) if isinstance(name, str) and _is_json(arguments) else ()
-        if name not in self._reading:
+        is_name = isinstance(name, str)
+        plan = self._plan.get(name, ()) if is_name and _is_json(arguments) else ()
+        if not is_name or name not in self._reading:
             self._changes += 1
         if not plan:
             return await self.world.call(name, arguments, call_id=call_id, timeout_s=timeout_s)

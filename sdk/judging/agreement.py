@@ -138,7 +138,9 @@ def _example(line: str, where: str) -> Labelled | None:
             raise ValueError(f"there is no field {unknown[0]!r}")
         task = Task(prompt=row["prompt"], expected=row.get("expected", {}))
         return Rollout(id=where, task=task, answer=row["answer"]), label
-    except (ValueError, KeyError) as error:  # pydantic's are among them
+    except KeyError as error:
+        raise ConfigError(f"{where}: {error.args[0]} is missing; a line is {form}") from error
+    except ValueError as error:  # pydantic's are among them
         raise ConfigError(f"{where}: {error}; a line is {form}") from error
 
 

@@ -88,8 +88,10 @@ async def label_rows(
     """
     source, path = Path(rows), Path(to)
     cache = path.with_name(f"{path.name}.cache.db")
-    _check(instructions, schema, concurrency, path, cache)
+    _check(instructions, name, schema, concurrency, path, cache)
     wanted = [(_row(value, where, name), where) for value, where in read_json_lines(source)]
+    if not wanted:
+        raise ConfigError(f"{source} has no rows; give a file with a JSON object on each line")
     make_folder(path.parent)
     asker = Asker(model, cache=cache, budget=budget, tries=tries, max_tokens=max_tokens)
     answers: dict[int, Any] = {}
@@ -133,9 +135,11 @@ async def label_rows(
     return LabelledRows(path, len(answers), asker.spent.calls, why)
 
 
-def _check(instructions: str, schema: Mapping[str, Any], concurrency: int, to: Path, cache: Path) -> None:
+def _check(instructions: str, name: str, schema: Mapping[str, Any], concurrency: int, to: Path, cache: Path) -> None:
     if not instructions.strip():
         raise ConfigError("the instructions are empty; write what is asked about each row")
+    if not name.strip():
+        raise ConfigError("the name of the answer's field is empty; give one, such as 'label'")
     if concurrency < 1:
         raise ConfigError(f"concurrency is {concurrency}; it must be 1 or more")
     try:

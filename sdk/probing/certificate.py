@@ -113,7 +113,10 @@ class Certificate:
 
     @property
     def findings(self) -> list[Finding]:
-        """Rollouts that should not have been rewarded, and gold solutions that were not, without what is allowed."""
+        """Rollouts that should not have been rewarded, and gold solutions that were not, without what is allowed. None
+        where nothing could be scored: that tells of the verifier, and not of its holes."""
+        if not any(one.scores for one in self.earned):
+            return []
         return [found for one in self.earned if one.probe.name not in self.allowed for found in one.findings]
 
     @property

@@ -323,7 +323,10 @@ def check_together(request: ChatRequest) -> None:
 
 
 def _as_api_error(error: ValidationError) -> ApiError:
-    problem = error.errors()[0]
+    problem, *others = error.errors()
+    branches = [one for one in others if problem["loc"][1:] and one["loc"][:1] == problem["loc"][:1]]
+    # Of a union the branch that comes nearest to what was given: the deepest, and not "a string" for a list.
+    problem = max([problem, *branches], key=lambda one: (len(one["loc"]), not one["type"].endswith("_type")))
     # A union reports each branch behind the parameter's own path; branches' names are not part of the request.
     path = [part for part in problem["loc"] if isinstance(part, int) or part.isidentifier()]
     param = ".".join(map(str, path)).removesuffix(".str")

@@ -371,7 +371,9 @@ class _Maker:
 
     async def _attempt(self, attempt: int, found: dict[int, tuple[Task, str] | str]) -> None:
         plan = self._plan
-        calls = calls_of(attempt, len(self._worlds.setups), plan.max_calls)
+        # Later on, numbers of calls that gave no task are not tried again.
+        most = plan.max_calls if self._is_even(attempt) else max(map(int, self._tiers), default=plan.max_calls)
+        calls = calls_of(attempt, len(self._worlds.setups), most)
         if problem := self._enough_of(str(calls), attempt):
             found[attempt] = problem  # nothing is walked for it
             return
@@ -438,8 +440,11 @@ class _Maker:
 
     def _enough_of(self, tier: str, attempt: int) -> str:
         share = math.ceil(self._plan.n / self._plan.max_calls)
-        is_full = attempt < _EVEN_ATTEMPTS_A_TASK * self._plan.n and self._tiers[tier] >= share
+        is_full = self._is_even(attempt) and self._tiers[tier] >= share
         return "there are enough of its number of calls" if is_full else ""
+
+    def _is_even(self, attempt: int) -> bool:
+        return attempt < _EVEN_ATTEMPTS_A_TASK * self._plan.n
 
     def _seen_before(self, task: Task) -> str:
         return "it repeats another task" if self._seen.problem(task) else ""

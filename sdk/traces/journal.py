@@ -97,7 +97,7 @@ class Journal:
                 line = json.loads(raw)
             except (ValueError, RecursionError) as error:
                 raise RunFolderError(
-                    f"{where} is damaged ({error}); remove that line, or use another output_dir"
+                    f"{where} is damaged ({error}); remove that line, or begin anew in another place"
                 ) from error
             if not isinstance(line, dict):
                 raise RunFolderError(f"{where} is {kind_of(line)}, not an object; remove it")

@@ -26,7 +26,9 @@ _CLOSING = re.compile(
 )
 _YES_OR_NO = re.compile(
     r"^\W*(?:(?:so|ok|okay|just to confirm|to confirm|and|then)\b\W*)*"
-    r"(?:shall|should|do|does|did|is|are|was|were|would|will|can|may|could|have|has|am)\b"
+    r"(?:shall|should|do|does|did|is|are|were|would|will|can|may|could|have|has"
+    # not in German, "Was ist die Bestellnummer?", "Am welchen Tag?"
+    r"|was(?! (?:ist|sind|war|waren|wäre|kostet|genau|für)\b)|am(?! (?:welchem|welchen|wievielten)\b))\b"
     r"|\b(?:correct|right|ok|okay|yes or no)\s*\?\s*$",
     re.IGNORECASE,
 )

@@ -38,6 +38,15 @@ def test_certify_exits_with_3_and_shows_what_was_rewarded_for_nothing(tasks):
     assert told["not_called"] == ["get_order", "cancel_order"], "they are live, and not marked as read-only"
 
 
+def test_a_verifier_that_scores_nothing_is_an_error_of_certify_and_no_hole(desk, tasks):
+    (desk / "broken.py").write_text("def verify(rollout):\n    raise RuntimeError('no connection')\n")
+    found = toolbake("certify", "desk.py:tools", tasks, "--verifier", "broken.py:verify", "-q")
+    assert found.exit_code == 1
+    assert "nothing could be scored" in found.stdout
+    assert "no connection" in found.stdout
+    assert "so nothing is known of the verifier" in found.stderr
+
+
 def test_certify_exits_with_0_where_nothing_was_rewarded_or_it_is_allowed(tasks):
     words = ("certify", "desk.py:tools", tasks, "--verifier")
     found = toolbake(*words, "expected", "--most-tasks", "1")

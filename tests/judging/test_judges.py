@@ -263,11 +263,18 @@ def test_the_command_says_how_far_a_judge_agrees_and_fails_below_the_wanted_kapp
     )
     none = check_in_shell(write(tmp_path / "n.jsonl", labels(1, 1)), endpoint, tmp_path, "down")
     assert (none.exit_code, "2 without a verdict" in none.output) == (1, True)
+    assert "gave no verdict on any of the 2 examples" in none.output
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "holds none"), ("{", r"l\.jsonl:1: "), ('{"label": 1}', "true or false"), ('{"label": true, "x": 1}', "'x'")],
+    [
+        ("", "holds none"),
+        ("{", r"l\.jsonl:1: "),
+        ('{"label": 1}', "true or false"),
+        ('{"label": true, "x": 1}', "'x'"),
+        ('{"label": true}', "prompt is missing"),
+    ],
 )
 def test_examples_that_cannot_be_read_are_named(tmp_path, text, message):
     (tmp_path / "l.jsonl").write_text(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -335,6 +336,11 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab.", max_size=2), inner, max_size=3),
     max_leaves=6,
 )
+
+
+def test_a_value_that_is_no_number_is_the_same_again() -> None:
+    assert list(differences({"a": math.nan}, {"a": math.nan})) == []
+    assert len(list(differences({"a": math.nan}, {"a": 1.0}))) == 1
 
 
 @given(json_values, json_values)

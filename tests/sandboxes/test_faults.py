@@ -60,6 +60,11 @@ async def test_without_faults_and_for_other_tools_everything_is_as_it_was() -> N
         assert not (await unlucky.call(*ADD)).is_error
 
 
+async def test_a_tool_that_is_no_name_is_refused_as_without_faults() -> None:
+    async with Faulty(Helpdesk(), {"*": ErrorAnswer(p=0)}).open_world("w") as world:
+        assert "There is no tool" in (await world.call(["get_order"], {})).text
+
+
 async def test_an_error_answer_is_for_the_policy_and_nothing_is_called() -> None:
     async with world_with({"add_note": ErrorAnswer(texts=["503"])}) as world:
         result = await world.call(*ADD, call_id="c1")

@@ -228,6 +228,11 @@ def test_too_few_worlds_give_fewer_tasks_and_the_result_says_so() -> None:
     assert sum(made.left_out.values()) + len(made.tasks) == made.attempts
 
 
+def test_more_calls_than_the_tools_have_a_use_for_leave_no_task_out() -> None:
+    made = sdk.synthesize(bank(), 6, max_calls=40)
+    assert len(made.tasks) == 6
+
+
 @pytest.mark.parametrize(("how", "kind"), [("hang", "acts"), ("crash", "reads")])
 def test_a_tool_that_breaks_again_and_again_is_named_and_no_more_time_is_lost_on_it(
     how: str, kind: str, tmp_path: Path

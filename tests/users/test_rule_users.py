@@ -64,6 +64,9 @@ async def test_a_user_tells_a_fact_when_it_is_asked_and_ends_the_talk_when_nothi
         ("Can I help you with anything else, such as another order?", []),
         ("What is the order date?", ["order_date"]),
         ("Which orders?", ["order_id"]),
+        ("Was the order id 17?", []),
+        ("Was ist die order id?", ["order_id"]),
+        ("Am welchen Tag war the order date?", ["order_date"]),
     ],
 )
 def test_a_fact_is_asked_for_by_its_name_or_by_words_of_ones_own(message: str, told: list[str]) -> None:
@@ -179,6 +182,7 @@ async def test_a_branch_goes_on_with_what_the_user_had_told_until_then() -> None
         ({"scenario": "x", "facts": {"id": "No. 7"}, "never_tells": ["7"]}, "never_tells has '7', and fact 'id' tells"),
         ({"scenario": "x", "facts": {"id": "17"}, "never_tells": [" "]}, "never_tells has an empty text"),
         ({"scenario": "x", "model": ""}, "the model is empty"),
+        ({"scenario": "x", "facts": {"a": {"value": 1, "told": "It is {vlaue}."}}}, "told has {vlaue}; .* is {value}"),
     ],
 )
 def test_a_user_that_cannot_be_is_refused_with_its_field(user: dict[str, Any], error: str) -> None:

@@ -81,6 +81,7 @@ def certify(
         asked = load_handlers(handlers)
 
         from ...blocking import certify
+        from ...errors import ToolbakeError
 
         with printing_to_stderr():
             certificate = certify(
@@ -98,5 +99,9 @@ def certify(
                 progress=options.progress_of(quiet),
             )
         typer.echo(json.dumps(certificate.as_json(), indent=2) if as_json else str(certificate))
-        if not certificate.holds:
+        if certificate.holes:
             raise typer.Exit(HOLES)
+        if not certificate.holds:
+            raise ToolbakeError(
+                "nothing could be scored, so nothing is known of the verifier; correct what it raises or returns"
+            )

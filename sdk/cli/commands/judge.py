@@ -61,6 +61,9 @@ def check(
                 with printing_to_stderr():
                     found = await measure_agreement(judge, labelled, threshold=threshold, concurrency=concurrency)
                 typer.echo(str(found))
+                if not found.examples:
+                    why = next(iter(found.unscored.values()))
+                    raise ToolbakeError(f"the verifier gave no verdict on any of the {len(labelled)} examples: {why}")
                 if not isinstance(judge, Ranked):
                     return [found.kappa]
                 with printing_to_stderr():

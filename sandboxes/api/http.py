@@ -11,6 +11,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
+from http.cookies import SimpleCookie
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -92,11 +93,19 @@ class HttpFace:
             given = headers.get(parameter.name.lower())
             return NOTHING if given is None else typed(self._shapes, parameter.schema, given)
         if parameter.location == "cookie":
-            return NOTHING
-        if shape.kind == "object":
+            kept = SimpleCookie(headers.get("cookie", "")).get(parameter.name)
+            return NOTHING if kept is None else typed(self._shapes, parameter.schema, kept.value)
+        if shape.kind == "object" and parameter.content_type is None:
             fields = {key: value for key, value in query if key.startswith(f"{parameter.name}[")}
             found = {key[len(parameter.name) + 1 : -1]: value for key, value in fields.items()}
-            return found or NOTHING
+            if not found and parameter.explode:  # `color=red&size=3`
+                found = {key: value for key, value in query if key in shape.properties}
+            elif not found:  # `filter=color,red,size,3`
+                parts = next((value.split(",") for key, value in query if key == parameter.name), [])
+                found = dict(zip(parts[::2], parts[1::2], strict=False))
+            return {
+                key: typed(self._shapes, shape.properties.get(key, True), value) for key, value in found.items()
+            } or NOTHING
         values = [value for key, value in query if key in (parameter.name, f"{parameter.name}[]")]
         if not values:
             return NOTHING

@@ -40,6 +40,29 @@ async def served(twin: ApiTwin) -> AsyncIterator[str]:
         group.cancel_scope.cancel()
 
 
+ROW = {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}, "size": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    "form", [{}, {"explode": False}, {"style": "deepObject", "explode": True}, {"content": "application/json"}]
+)
+async def test_parameters_in_cookies_and_objects_in_the_query_reach_the_twin(form: dict[str, Any]) -> None:
+    colours = {"type": "object", "properties": {"color": {"type": "string"}, "size": {"type": "integer"}}}
+    shown: dict[str, Any] = (
+        {"content": {form["content"]: {"schema": colours}}} if "content" in form else {"schema": colours, **form}
+    )
+    parameters = [
+        {"name": "lang", "in": "cookie", "required": True, "schema": {"type": "string", "enum": ["de", "en"]}},
+        {"name": "filter", "in": "query", "required": True, **shown},
+    ]
+    answer = {"description": "", "content": {"application/json": {"schema": {"type": "array", "items": ROW}}}}
+    listed = {"operationId": "list", "parameters": parameters, "responses": {"200": answer}}
+    document = {"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": {"/things": {"get": listed}}}
+    async with served(ApiTwin(document)) as url, connect({"openapi": document, "base_url": url}) as live:
+        found = await live.call("list", {"lang": "de", "filter": {"color": "red", "size": 3}})
+        assert not found.is_error, found.text
+
+
 @pytest.mark.parametrize(
     ("document", "base", "count"), [(SHOP, "", 200), (GITEA, "/api/v1", 150)], ids=["shop", "gitea"]
 )

@@ -7,12 +7,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol, get_args
 
-import anyio
 from pydantic import BaseModel, Field
 
-from ..errors import plain_errors
 from ..records import Rollout
+from ..worker_pool import work_through
 from .conditions import is_success
+
+_ASKED_AT_ONCE = 8
+"""Questions to a judge."""
 
 FaultKind = Literal[
     "broken_tool",
@@ -80,27 +82,22 @@ class FaultJudge(Protocol):
 
 
 async def judged_faults(
-    judge: FaultJudge, rollouts: Iterable[Rollout], faults: Mapping[str, Fault], *, concurrency: int = 8
+    judge: FaultJudge, rollouts: Iterable[Rollout], faults: Mapping[str, Fault]
 ) -> dict[str, Fault]:
     """`faults`, with the judge's where it gives one. Where it raises, the error is noted and the rule's fault kept."""
     result = dict(faults)
-    waiting = iter([rollout for rollout in rollouts if rollout.id in faults])
 
-    async def worker() -> None:
-        for rollout in waiting:
-            found = faults[rollout.id]
-            try:
-                said = await judge.judge(rollout, found)
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-                result[rollout.id] = found.model_copy(update={"judge_error": reason})
-            else:
-                result[rollout.id] = found if said is None else said.model_copy(update={"by": "judge"})
+    async def ask(rollout: Rollout) -> None:
+        found = faults[rollout.id]
+        try:
+            said = await judge.judge(rollout, found)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            result[rollout.id] = found.model_copy(update={"judge_error": reason})
+        else:
+            result[rollout.id] = found if said is None else said.model_copy(update={"by": "judge"})
 
-    with plain_errors():
-        async with anyio.create_task_group() as group:
-            for _ in range(concurrency):
-                group.start_soon(worker)
+    await work_through([one for one in rollouts if one.id in faults], ask, at_once=_ASKED_AT_ONCE)
     return result
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any
 
-import anyio
 from pydantic import BaseModel
 
 from mcp_bridge.safe_text import visible
@@ -19,6 +18,7 @@ from ..errors import ConfigError, VerifierError
 from ..evaluation.statistics import Interval, wilson
 from ..records import Rollout, Task
 from ..verifiers import VerifierLike, run_verifier
+from ..worker_pool import work_through
 from .ranking import Ranked, Ranker, Ranking
 from .verdicts import Judge
 
@@ -91,7 +91,6 @@ class Agreement(BaseModel, frozen=True):
         return visible("\n".join(lines))
 
 
-Item = TypeVar("Item")
 Labelled = tuple[Rollout, bool]
 
 
@@ -160,24 +159,11 @@ async def measure_agreement(
         except VerifierError as error:
             judged[place] = str(error)
 
-    await _each(range(len(examples)), judge_one, concurrency)
+    await work_through(range(len(examples)), judge_one, at_once=concurrency)
     found = _count(judged, examples)
     if isinstance(verifier, Judge) and verifier.cache is not None:
         verifier.cache.put("agreement", {verifier.identity: {"kappa": found.kappa, "examples": found.examples}})
     return found
-
-
-async def _each(items: Iterable[Item], work: Callable[[Item], Awaitable[None]], concurrency: int) -> None:
-    """Run `work` on each item, at most `concurrency` at once."""
-    limiter = anyio.CapacityLimiter(concurrency)
-
-    async def limited(item: Item) -> None:
-        async with limiter:
-            await work(item)
-
-    async with anyio.create_task_group() as group:
-        for item in items:
-            group.start_soon(limited, item)
 
 
 def _count(judged: Sequence[bool | str], examples: Sequence[Labelled]) -> Agreement:
@@ -264,7 +250,7 @@ async def measure_ranking(
         except VerifierError as error:
             unscored[name] = str(error)
 
-    await _each(both, rank_one, concurrency)
+    await work_through(both, rank_one, at_once=concurrency)
     counts = {"above": 0, "below": 0, "ties": 0}
     disagreements = []
     for name, found in rankings.items():

@@ -8,17 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import anyio
-
 from mcp_bridge.errors import kind_of
 
-from ..errors import ConfigError, VerifierError, plain_errors
+from ..errors import ConfigError, VerifierError
 from ..policies.model_source import ModelSource
 from ..progress import Progress, Silent
 from ..tasks.files import read_json_lines
 from ..traces.atomic_files import make_folder, write_bytes
 from ..traces.json_text import dump_json
 from ..verifiers.value_checks import first_schema_problem, shortened
+from ..worker_pool import work_through
 from .judge_model import Asker, Budget
 
 _RULES = """\
@@ -105,26 +104,21 @@ async def label_rows(
             raise ValueError(f"the answer {shortened(said['answer'], 60)} is not what was asked for: {problem}")
         return said["answer"]
 
-    places = iter(range(len(wanted)))
     asked = {"instructions": instructions.strip(), "schema": json.dumps(schema, ensure_ascii=False)}
     with (progress or Silent()).track("labelling", len(wanted)) as step:
 
-        async def work() -> None:
-            for place in places:
-                try:
-                    answers[place], _ = await asker.ask(_RULES, wanted[place][0], read, **asked)
-                except VerifierError as error:
-                    failed[place] = str(error)
-                    if not answers and len(failed) >= _FAILURES_WITHOUT_ANSWER:
-                        raise
-                step.advance()
+        async def label(place: int) -> None:
+            try:
+                answers[place], _ = await asker.ask(_RULES, wanted[place][0], read, **asked)
+            except VerifierError as error:
+                failed[place] = str(error)
+                if not answers and len(failed) >= _FAILURES_WITHOUT_ANSWER:
+                    raise
+            step.advance()
 
         try:
             await asker.open()
-            with plain_errors():
-                async with anyio.create_task_group() as group:
-                    for _ in range(min(concurrency, len(wanted))):
-                        group.start_soon(work)
+            await work_through(range(len(wanted)), label, at_once=concurrency)
         finally:
             await asker.close()
     if wanted and not answers:

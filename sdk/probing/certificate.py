@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import anyio
-
 from mcp_bridge.safe_text import listed, one_line, plural
 
 from ..errors import ConfigError, VerifierError
@@ -19,6 +17,7 @@ from ..records import Rollout, Task
 from ..rollouts.episode import Job
 from ..rollouts.run_context import RunContext, play_scripts
 from ..verifiers.states import final_state
+from ..worker_pool import work_through
 from .attacks import GOLD, solution
 from .probes import Probe, Scene
 
@@ -329,15 +328,7 @@ async def judge_probes(played: PlayedProbes, context: RunContext, *, allowed: Se
     """The verdicts of `context.verifier` on rollouts that were played, noted in copies of them."""
     rollouts = [rollout.model_copy() for rollout in played.rollouts]
     engine = context.engine(ScriptedAgent([]))
-    limiter = anyio.CapacityLimiter(context.concurrency)
-
-    async def judge(rollout: Rollout) -> None:
-        async with limiter:
-            await engine.judge(rollout)
-
-    async with anyio.create_task_group() as group:
-        for rollout in rollouts:
-            group.start_soon(judge, rollout)
+    await work_through(rollouts, engine.judge, at_once=context.concurrency)
     by_probe: dict[str, list[Rollout]] = defaultdict(list)
     for rollout in rollouts:
         by_probe[_probe_name(rollout)].append(rollout)

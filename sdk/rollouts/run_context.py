@@ -7,18 +7,16 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
-import anyio
-
 from mcp_bridge import Toolset
 from mcp_bridge.ledger import Listener
 
-from ..errors import plain_errors
 from ..policies.protocol import Agent, Sampling
 from ..progress import Progress, Silent, Step
 from ..records import Rollout
 from ..traces.run_folder import RunFolder
 from ..users.played_users import Users
 from ..verifiers import VerifierLike
+from ..worker_pool import work_through
 from .engine import RolloutEngine
 from .episode import AgentHost, Job
 from .limits import Limits
@@ -89,15 +87,11 @@ async def play_scripts(
     alone = replace(context, limits=generous, concurrency=1, host=host)
     greedy = Sampling(temperature=0.0, max_tokens=_UNLIMITED)
     rollouts: dict[int, Rollout] = {}
-    limiter = anyio.CapacityLimiter(context.concurrency)
 
-    async def play(place: int, job: Job, agent: Agent) -> None:
-        async with limiter:
-            [rollouts[place]] = await alone.engine(agent).run([job], sampling=greedy)
-            step.advance()
+    async def play(place: int) -> None:
+        job, agent = plays[place]
+        [rollouts[place]] = await alone.engine(agent).run([job], sampling=greedy)
+        step.advance()
 
-    with plain_errors():
-        async with anyio.create_task_group() as group:
-            for place, (job, agent) in enumerate(plays):
-                group.start_soon(play, place, job, agent)
+    await work_through(range(len(plays)), play, at_once=context.concurrency)
     return [rollouts[place] for place in range(len(plays))]

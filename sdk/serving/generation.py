@@ -15,7 +15,7 @@ import anyio.to_thread
 
 from mcp_bridge.records import Tool
 
-from ..errors import ModelError, PolicyFailure
+from ..errors import ModelError, PolicyFailure, plain_errors
 from ..policies.grammar import Grammar
 from ..policies.protocol import LOWEST_TEMPERATURE, AdjustedSampling, Completion, Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer, ParsedReply, reasoning_open
@@ -157,7 +157,6 @@ class Generator:
         record.prompt_tokens = len(prompt_ids)
         seed = secrets.randbits(31) if request.seed is None else request.seed
         choices: dict[int, Choice] = {}
-        failures: list[Exception] = []
 
         def parse(ids: Sequence[int]) -> ParsedReply:
             return self._renderer.parse(ids, tools, prompt_ids=prompt_ids)
@@ -191,20 +190,16 @@ class Generator:
                 if listener is not None:
                     listener.finish(index, choices[index])
             except PolicyFailure as error:
-                failures.append(ApiError(500, f"the engine failed: {error}", kind="server_error", code="engine_failed"))
-                group.cancel_scope.cancel()
+                raise ApiError(500, f"the engine failed: {error}", kind="server_error", code="engine_failed") from error
             except ValueError as error:
-                failures.append(error if grammar is None else _too_complex(request, error))
-                group.cancel_scope.cancel()
-            except Exception as error:  # carried out of the task group, which would wrap it
-                failures.append(error)
-                group.cancel_scope.cancel()
+                if grammar is None:
+                    raise
+                raise _too_complex(request, error) from error
 
-        async with anyio.create_task_group() as group:
-            for index in range(request.n or 1):
-                group.start_soon(one, index)
-        if failures:
-            raise failures[0]
+        with plain_errors():
+            async with anyio.create_task_group() as group:
+                for index in range(request.n or 1):
+                    group.start_soon(one, index)
         return Generated([choices[index] for index in sorted(choices)], len(prompt_ids), record.cached_tokens)
 
     def _logprobs(self, completion: Completion) -> WrittenJson | None:

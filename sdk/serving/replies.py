@@ -14,6 +14,7 @@ import anyio
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from ..errors import plain_errors
 from ..records import ToolPrompt
 from .api_errors import ApiError, as_api_error
 from .generation import Choice, Generated, Listener
@@ -275,20 +276,15 @@ def note_client_left() -> None:
 async def unless_disconnected(receive: Receive, work: Callable[[], Awaitable[Found]]) -> Found | None:
     """What `work` returns; None when the client went away first, which cancels it."""
     found: list[Found] = []
-    failed: list[Exception] = []
 
     async def watch() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         group.cancel_scope.cancel()
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(watch)
-        try:
+    with plain_errors():
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
             found.append(await work())
-        except Exception as error:  # carried out of the task group, which would wrap it
-            failed.append(error)
-        group.cancel_scope.cancel()
-    if failed:
-        raise failed[0]
+            group.cancel_scope.cancel()
     return found[0] if found else None

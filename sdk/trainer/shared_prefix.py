@@ -470,7 +470,8 @@ def fused_forward(
         give_freed_memory_back()  # of the layers; what the head takes has other sizes, and would lie beside it
     if allowed is not None:
         allowed = replace(allowed, which=allowed.which[label_mask_BL])
-    log_probs_K, entropy_K, top1_K = _score(model, hidden_NH, node_K, target_K, temperature, allowed)
+    head = model.get_output_embeddings()
+    log_probs_K, entropy_K, top1_K = _score(head, hidden_NH, node_K, target_K, temperature, allowed)
     log_probs_BL = log_probs_BL.to(log_probs_K.dtype).masked_scatter(label_mask_BL, log_probs_K)
     entropy_BL = entropy_BL.to(entropy_K.dtype).masked_scatter(label_mask_BL, entropy_K)
     top1_BL = top1_BL.masked_scatter(label_mask_BL, top1_K)
@@ -520,7 +521,7 @@ def _pack(
 
 
 def _score(
-    model: Any,
+    head: Any,
     hidden_NH: torch.Tensor,
     node_K: torch.Tensor,
     target_K: torch.Tensor,
@@ -528,43 +529,6 @@ def _score(
     allowed: Allowed | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Log-probability, entropy and top-1 hit of each label [K]; the head runs once per distinct node and mask."""
-
-    def score(forward: HeadForward, hidden_NH: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return _score_in_chunks(model, forward, hidden_NH, node_K, target_K, temperature, allowed)
-
-    scores: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _in_one_call(
-        model.get_output_embeddings(), score, hidden_NH
-    )
-    return scores
-
-
-def _in_one_call(head: Any, work: Callable[[HeadForward, torch.Tensor], Any], hidden_NH: torch.Tensor) -> Any:
-    """`work` on the head's plain forward, within one call of the head, however often it runs that forward.
-
-    Where weights are sharded, a module gathers them when it is called, in all processes together; calls for each chunk
-    would be of another number in each of them.
-    """
-    own = head.__dict__.get("forward")
-    plain = head.forward
-    head.forward = lambda hidden_NH: work(plain, hidden_NH)
-    try:
-        return head(hidden_NH)
-    finally:
-        if own is None:
-            del head.forward
-        else:
-            head.forward = own
-
-
-def _score_in_chunks(
-    model: Any,
-    forward: HeadForward,
-    hidden_NH: torch.Tensor,
-    node_K: torch.Tensor,
-    target_K: torch.Tensor,
-    temperature: float,
-    allowed: Allowed | None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     if allowed is None:
         node_U, place_K = torch.unique(node_K, return_inverse=True)
     else:
@@ -574,11 +538,10 @@ def _score_in_chunks(
         node_U, allowed = both_U // masks, replace(allowed, which=both_U % masks)
     order_K = torch.argsort(place_K, stable=True)
     labels = Labels(place_K[order_K], target_K[order_K], torch.bincount(place_K, minlength=len(node_U)).tolist())
-    hidden_UH = hidden_NH[node_U]
-    head = model.get_output_embeddings()
-    if _is_plain_linear(head, forward, hidden_UH):
-        scores = linear_scores(hidden_UH, head, labels, temperature, Limits(_HEAD_CHUNK, _KEPT_BYTES), allowed)
-    else:
+
+    def score(forward: HeadForward, hidden_UH: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if _is_plain_linear(head, forward, hidden_UH):
+            return linear_scores(hidden_UH, head, labels, temperature, Limits(_HEAD_CHUNK, _KEPT_BYTES), allowed)
         pieces = [
             checkpoint(
                 _head_chunk,
@@ -593,10 +556,29 @@ def _score_in_chunks(
             )
             for nodes, these in labels.chunks(_HEAD_CHUNK)
         ]
-        scores = tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
+        return tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
+
     back_K = torch.argsort(order_K)
-    log_probs, entropy, top1 = (score[back_K] for score in scores)
+    log_probs, entropy, top1 = (scores[back_K] for scores in _in_one_call(head, score, hidden_NH[node_U]))
     return log_probs, entropy, top1
+
+
+def _in_one_call(head: Any, work: Callable[[HeadForward, torch.Tensor], Any], hidden_UH: torch.Tensor) -> Any:
+    """`work` on the head's plain forward, within one call of the head, however often it runs that forward.
+
+    Where weights are sharded, a module gathers them when it is called, in all processes together; calls for each chunk
+    would be of another number in each of them.
+    """
+    own = head.__dict__.get("forward")
+    plain = head.forward
+    head.forward = lambda hidden_UH: work(plain, hidden_UH)
+    try:
+        return head(hidden_UH)
+    finally:
+        if own is None:
+            del head.forward
+        else:
+            head.forward = own
 
 
 def _is_plain_linear(head: Any, forward: HeadForward, hidden_UH: torch.Tensor) -> bool:

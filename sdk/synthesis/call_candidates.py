@@ -117,7 +117,8 @@ class CallCandidates:
         act = _act_of(tool, self._others_say)
         is_unasked = bool(act) and stem(act) not in prompt.vocabulary
         likeness -= _NOT_ASKED_FOR * is_unasked
-        for number, (arguments, weight) in enumerate(_objects(schema, schema, prompt, returned, about, 0)):
+        found = _Arguments(schema, prompt, returned, about).objects(schema)
+        for number, (arguments, weight) in enumerate(found):
             plausibility = likeness + weight - _OTHER_TOOLS_TURN * number
             yield CallCandidate(tool.name, arguments, plausibility, is_unasked)
 
@@ -140,33 +141,98 @@ def _words_of(tool: Tool) -> dict[str, float]:
     return words | dict.fromkeys(stems(tool.name), 1.0)
 
 
-def _objects(
-    schema: Mapping[str, Any],
-    root: Mapping[str, Any],
-    prompt: PromptValues,
-    returned: Sequence[ResultValue],
-    about: frozenset[str],
-    depth: int,
-) -> Iterator[tuple[dict[str, Any], float]]:
-    """Objects of a schema with their weights, the heaviest first; none where a required part has no value."""
-    required = set(schema.get("required", ()))
-    names, choices = [], []
-    for name, inner in schema.get("properties", {}).items():
-        found = _choices(name, inner, root, prompt, returned, about, depth)
-        if name not in required:
-            given = [_Choice(one.value, one.weight - _OPTIONAL_COSTS, one.source) for one in found]
-            found = sorted([*given, _Choice(_ABSENT, 0.0)], key=lambda one: -one.weight)
-        if not found:
-            return
-        names.append(name)
-        choices.append(found)
-    count = max(1, len(required))
-    weighed = []
-    for chosen, weight in islice(_best_first(choices), _MOST_COMBINATIONS):
-        arguments = {name: one.value for name, one in zip(names, chosen, strict=True) if one.value is not _ABSENT}
-        covered = len({place for one in chosen if one.source is not None for place in _places(one.source)})
-        weighed.append((arguments, weight / count + 0.1 * covered))
-    yield from sorted(weighed, key=lambda pair: -pair[1])
+class _Arguments:
+    """Values for the arguments of one tool: of the prompt, of earlier results, and those that the schema names."""
+
+    def __init__(
+        self, root: Mapping[str, Any], prompt: PromptValues, returned: Sequence[ResultValue], about: frozenset[str]
+    ) -> None:
+        """`root`: the tool's schema, to which references lead; `about`: the words of the tool's name."""
+        self._root = root
+        self._prompt = prompt
+        self._returned = returned
+        self._about = about
+
+    def objects(self, schema: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[dict[str, Any], float]]:
+        """Objects of a schema with their weights, the heaviest first; none where a required part has no value."""
+        required = set(schema.get("required", ()))
+        names, choices = [], []
+        for name, inner in schema.get("properties", {}).items():
+            found = self._choices(name, inner, depth)
+            if name not in required:
+                given = [_Choice(one.value, one.weight - _OPTIONAL_COSTS, one.source) for one in found]
+                found = sorted([*given, _Choice(_ABSENT, 0.0)], key=lambda one: -one.weight)
+            if not found:
+                return
+            names.append(name)
+            choices.append(found)
+        count = max(1, len(required))
+        weighed = []
+        for chosen, weight in islice(_best_first(choices), _MOST_COMBINATIONS):
+            arguments = {name: one.value for name, one in zip(names, chosen, strict=True) if one.value is not _ABSENT}
+            covered = len({place for one in chosen if one.source is not None for place in _places(one.source)})
+            weighed.append((arguments, weight / count + 0.1 * covered))
+        yield from sorted(weighed, key=lambda pair: -pair[1])
+
+    def _choices(self, name: str, given: Any, depth: int) -> list[_Choice]:
+        """Values of one argument, the heaviest first."""
+        schema = _resolved(given, self._root)
+        found: list[_Choice] = []
+        for one in schema.get("anyOf") or schema.get("oneOf") or [schema]:
+            merged = {
+                **{key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")},
+                **_resolved(one, self._root),
+            }
+            found += self._of_type(name, merged, depth)
+        best: dict[str, _Choice] = {}
+        for choice in found:
+            key = json.dumps(choice.value, sort_keys=True, default=str)
+            if key not in best or best[key].weight < choice.weight:
+                best[key] = choice
+        return sorted(best.values(), key=lambda one: -one.weight)[:_MOST_VALUES]
+
+    def _of_type(self, name: str, schema: Mapping[str, Any], depth: int) -> list[_Choice]:
+        prompt = self._prompt
+        wanted = frozenset(stems(name)) | frozenset(stems(without_id(name)))
+        earlier = _of_results(name, wanted, self._about, self._returned)
+        told = [_Choice(schema[key], 0.9) for key in ("const", "default") if schema.get(key) is not None]
+        told += [_Choice(value, 0.5) for value in schema.get("examples", ())]
+        kind = schema.get("type")
+        if "const" in schema:
+            return told
+        if "enum" in schema:
+            return [_Choice(value, _named(value, prompt)) for value in schema["enum"] if value is not None] + told
+        if kind == "boolean":
+            named = 0.6 * bool(wanted & prompt.vocabulary)
+            return [_Choice(True, 0.6 + named), _Choice(False, 0.4), *told]
+        if kind in ("integer", "number"):
+            found = [
+                _Choice(_as_number(one.value, kind), one.weight + 1.5 * prompt.near(one, wanted), one)
+                for one in prompt.numbers
+                if kind == "number" or float(one.value).is_integer()
+            ]
+            found += [_Choice(_as_number(value, kind), weight) for value, weight in earlier if _is_number(value, kind)]
+            if kind == "integer":
+                found.append(_Choice(max(1, math.ceil(schema.get("minimum", 1))), 0.1))
+            return [one for one in found if _within(one.value, schema)] + told
+        if kind == "string":
+            found = [
+                _Choice(one.value, one.weight + _fits(one, name, wanted, self._about, schema, prompt), one)
+                for one in prompt.texts
+            ]
+            found += [_Choice(str(value), weight) for value, weight in earlier]
+            return [one for one in found if _may_be(one.value, schema)] + told
+        if kind == "array" and depth < _DEEPEST:
+            items = self._choices(name, schema.get("items", {}), depth + 1)
+            several = [one for one in items if one.weight >= 1.9]
+            lists = [_Choice([one.value], one.weight, one.source) for one in items[:4]]
+            if len(several) > 1:
+                ordered = sorted(several, key=lambda one: one.source.begin if one.source else 0)
+                lists.append(_Choice([one.value for one in ordered], several[0].weight + 0.2))
+            return [*lists, *told]
+        if kind == "object" and depth < _DEEPEST and schema.get("properties"):
+            return [_Choice(value, weight) for value, weight in islice(self.objects(schema, depth + 1), 4)]
+        return told
 
 
 def _places(value: PromptValue) -> range:
@@ -192,87 +258,6 @@ def _best_first(choices: Sequence[Sequence[_Choice]]) -> Iterator[tuple[list[_Ch
             if place + 1 < len(choices[at]) and following not in seen:
                 seen.add(following)
                 heapq.heappush(waiting, (-weigh(following), following))
-
-
-def _choices(
-    name: str,
-    given: Any,
-    root: Mapping[str, Any],
-    prompt: PromptValues,
-    returned: Sequence[ResultValue],
-    about: frozenset[str],
-    depth: int,
-) -> list[_Choice]:
-    """Values of one argument, the heaviest first."""
-    schema = _resolved(given, root)
-    found: list[_Choice] = []
-    for one in schema.get("anyOf") or schema.get("oneOf") or [schema]:
-        merged = {
-            **{key: value for key, value in schema.items() if key not in ("anyOf", "oneOf")},
-            **_resolved(one, root),
-        }
-        found += _of_type(name, merged, root, prompt, returned, about, depth)
-    best: dict[str, _Choice] = {}
-    for choice in found:
-        key = json.dumps(choice.value, sort_keys=True, default=str)
-        if key not in best or best[key].weight < choice.weight:
-            best[key] = choice
-    return sorted(best.values(), key=lambda one: -one.weight)[:_MOST_VALUES]
-
-
-def _of_type(
-    name: str,
-    schema: Mapping[str, Any],
-    root: Mapping[str, Any],
-    prompt: PromptValues,
-    returned: Sequence[ResultValue],
-    about: frozenset[str],
-    depth: int,
-) -> list[_Choice]:
-    wanted = frozenset(stems(name)) | frozenset(stems(without_id(name)))
-    told = [_Choice(schema[key], 0.9) for key in ("const", "default") if schema.get(key) is not None]
-    told += [_Choice(value, 0.5) for value in schema.get("examples", ())]
-    kind = schema.get("type")
-    if "const" in schema:
-        return told
-    if "enum" in schema:
-        return [_Choice(value, _named(value, prompt)) for value in schema["enum"] if value is not None] + told
-    if kind == "boolean":
-        named = 0.6 * bool(wanted & prompt.vocabulary)
-        return [_Choice(True, 0.6 + named), _Choice(False, 0.4), *told]
-    if kind in ("integer", "number"):
-        found = [
-            _Choice(_as_number(one.value, kind), one.weight + 1.5 * prompt.near(one, wanted), one)
-            for one in prompt.numbers
-            if kind == "number" or float(one.value).is_integer()
-        ]
-        found += [
-            _Choice(_as_number(v, kind), w)
-            for v, w in _of_results(name, wanted, about, returned)
-            if _is_number(v, kind)
-        ]
-        if kind == "integer":
-            found.append(_Choice(max(1, math.ceil(schema.get("minimum", 1))), 0.1))
-        return [one for one in found if _within(one.value, schema)] + told
-    if kind == "string":
-        found = [
-            _Choice(one.value, one.weight + _fits(one, name, wanted, about, schema, prompt), one)
-            for one in prompt.texts
-        ]
-        found += [_Choice(str(value), weight) for value, weight in _of_results(name, wanted, about, returned)]
-        return [one for one in found if _may_be(one.value, schema)] + told
-    if kind == "array" and depth < _DEEPEST:
-        items = _choices(name, schema.get("items", {}), root, prompt, returned, about, depth + 1)
-        several = [one for one in items if one.weight >= 1.9]
-        lists = [_Choice([one.value], one.weight, one.source) for one in items[:4]]
-        if len(several) > 1:
-            ordered = sorted(several, key=lambda one: one.source.begin if one.source else 0)
-            lists.append(_Choice([one.value for one in ordered], several[0].weight + 0.2))
-        return [*lists, *told]
-    if kind == "object" and depth < _DEEPEST and schema.get("properties"):
-        objects = _objects(schema, root, prompt, returned, about, depth + 1)
-        return [_Choice(value, weight) for value, weight in (pair for pair, _ in zip(objects, range(4), strict=False))]
-    return told
 
 
 def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:

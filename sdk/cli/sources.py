@@ -182,8 +182,10 @@ def second_model(model: str | None, key_env: str | None, option: str, key_option
     """A model beside the policy, such as `user_model`. Raises `ConfigError` for a key without an endpoint."""
     source = None if model is None else "embedded" if model == "embedded" else policy_source(model, option)
     if key_env is not None:
-        if not isinstance(source, dict):
+        if source is None:
             raise ConfigError(f"{key_option} does nothing without {option} https://host/v1#name; leave it out")
+        if not isinstance(source, dict):
+            raise ConfigError(f"{key_option} is for an endpoint, and {option} {model} is none; leave the key out")
         source["api_key"] = key_from(key_env, key_option)
     return source
 

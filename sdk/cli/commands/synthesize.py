@@ -5,13 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ...errors import ConfigError
 from ..failing import RESUMABLE, clean_errors
-from ..options import AsJson, Command, ConnectTimeout, Debug, LimitSettings, Quiet, Seed, Tools, finite, progress_of
+from ..options import (
+    AsJson,
+    Command,
+    ConnectTimeout,
+    Debug,
+    LimitSettings,
+    Quiet,
+    Seed,
+    Tools,
+    finite,
+    limits,
+    progress_of,
+)
+
+if TYPE_CHECKING:
+    from ...progress import Progress
 
 _MODELS = (
     "a model folder, a name on the hub, 'embedded', an endpoint with its model (https://host/v1#large-1), or an agent"
@@ -154,25 +169,6 @@ def _difficulty(given: str | None) -> tuple[float, float] | None:
     return low, high
 
 
-def _model(given: str | None, key: str | None, option: str) -> Any:
-    """What `sdk.synthesize` takes as writer or policy, by the words of `--OPTION` and `--OPTION-key`.
-
-    Raises `ConfigError`.
-    """
-    from ..sources import key_from, policy_source
-
-    if given is None:
-        if key is not None:
-            raise ConfigError(f"--{option}-key does nothing without --{option}; give the model, or leave it out")
-        return None
-    found = policy_source(given, f"--{option}")
-    if key is not None:
-        if not isinstance(found, dict):
-            raise ConfigError(f"--{option}-key is for an endpoint, and --{option} {given} is none; leave the key out")
-        found["api_key"] = key_from(key, f"--{option}-key")
-    return "embedded" if found is None else found
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -219,72 +215,51 @@ def synthesize(
         if (to is None) == (check is None):
             given = "both" if to is not None else "neither"
             raise ConfigError(f"give --to FILE to make tasks or --check FILE to check some; this has {given}")
+        from ..process import printing_to_stderr, quiet_libraries
+        from ..sources import second_model, tool_source
+
+        quiet_libraries()
+        progress = progress_of(quiet)
         if check is not None:
-            _check((tools, command), check, connect_timeout, (as_json, quiet))
+            _check(tool_source(tools, command), check, connect_timeout, progress, as_json=as_json)
             return
-        models = {"writer": (writer, writer_key), "policy": (policy, policy_key)}
-        plain: dict[str, Any] = {
+        how: dict[str, Any] = {
             "to": to,
+            "setups": _setups(setup),
             "max_calls": max_calls,
+            "phrases": _phrases(phrase),
+            "writer": second_model(writer, writer_key, "--writer", "--writer-key"),
+            "policy": second_model(policy, policy_key, "--policy", "--policy-key"),
             "attempts": attempts,
+            "difficulty": _difficulty(difficulty),
             "min_realism": min_realism,
             "hold_back": hold_back,
+            "limits": limits(limit or []),
+            "connect_timeout_s": connect_timeout,
             "seed": seed,
         }
-        plain |= {"connect_timeout_s": connect_timeout, "phrases": _phrases(phrase)}
-        _make((tools, command), count, models, (setup, difficulty, limit), plain, (as_json, quiet))
+        source = tool_source(tools, command)
+
+        from ...blocking import synthesize
+
+        with printing_to_stderr():
+            made = synthesize(source, count, progress=progress, **how)
+        if not made.tasks:
+            raise ConfigError(str(made))
+        if not as_json:
+            typer.echo(str(made))
+            return
+        told: dict[str, Any] = {"tasks": len(made.tasks), "wanted": made.wanted, "attempts": made.attempts}
+        told |= {"left_out": dict(made.left_out), "unused_tools": dict(made.unused_tools)}
+        typer.echo(json.dumps({"path": str(made.path), **told}, indent=2, ensure_ascii=False))
 
 
-def _make(
-    words: tuple[Any, Any],
-    count: int,
-    models: dict[str, Any],
-    texts: tuple[Any, Any, Any],
-    plain: Any,
-    output: tuple[bool, bool],
-) -> None:
-    from ..options import limits
-    from ..process import printing_to_stderr, quiet_libraries
-    from ..sources import tool_source
-
-    quiet_libraries()
-    as_json, quiet = output
-    progress = progress_of(quiet)
-    setup, difficulty, limit = texts
-    options: dict[str, Any] = {
-        "setups": _setups(setup),
-        "difficulty": _difficulty(difficulty),
-        "limits": limits(limit or []),
-        **{name: _model(model, key, name) for name, (model, key) in models.items()},
-    }
-    source = tool_source(*words)
-
-    from ...blocking import synthesize
-
-    with printing_to_stderr():
-        made = synthesize(source, count, progress=progress, **options, **plain)
-    if not made.tasks:
-        raise ConfigError(str(made))
-    if not as_json:
-        typer.echo(str(made))
-        return
-    told: dict[str, Any] = {"tasks": len(made.tasks), "wanted": made.wanted, "attempts": made.attempts}
-    told |= {"left_out": dict(made.left_out), "unused_tools": dict(made.unused_tools)}
-    typer.echo(json.dumps({"path": str(made.path), **told}, indent=2, ensure_ascii=False))
-
-
-def _check(words: tuple[Any, Any], file: Path, connect_timeout_s: float, output: tuple[bool, bool]) -> None:
-    from ..process import printing_to_stderr, quiet_libraries
-    from ..sources import tool_source
-
-    quiet_libraries()
-    source = tool_source(*words)
-
+def _check(source: Any, file: Path, connect_timeout_s: float, progress: Progress, *, as_json: bool) -> None:
     from ...blocking import check_tasks
+    from ..process import printing_to_stderr
 
-    as_json, quiet = output
     with printing_to_stderr():
-        found = check_tasks(source, file, connect_timeout_s=connect_timeout_s, progress=progress_of(quiet))
+        found = check_tasks(source, file, connect_timeout_s=connect_timeout_s, progress=progress)
     if as_json:
         problems, warnings = (
             [{"where": one.where, "task_id": one.task_id, "problem": one.what} for one in listed]

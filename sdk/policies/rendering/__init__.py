@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Any
 
 from ...errors import ModelError
@@ -12,15 +11,12 @@ from .renderer import ChatRenderer, ParsedReply, append_tokens, reasoning_open
 __all__ = ["ChatRenderer", "ParsedReply", "append_tokens", "make_renderer", "reasoning_open"]
 
 
-def make_renderer(
-    tokenizer: Any, *, family: str | None = None, options: Mapping[str, Any] | None = None
-) -> ChatRenderer:
+def make_renderer(tokenizer: Any, *, family: str | None = None) -> ChatRenderer:
     """The renderer for a tokenizer (transformers, with a fast version).
 
     `family`: None chooses by `tokenizer.name_or_path`: a hand-written renderer where the hub name is known, the
     tokenizer's chat template otherwise. A hub name (`"Qwen/Qwen3-4B"`), a family (`"qwen3"`) or `"template"` says
     it outright, which a model saved to a folder needs: keep `renderer.family` with it.
-    `options`: variables of the template, for example `{"enable_thinking": False}`.
 
     Raises `ModelError` when the family is unknown or does not fit the tokenizer.
     """
@@ -30,15 +26,15 @@ def make_renderer(
     if family is None and os.path.isabs(getattr(tokenizer, "name_or_path", "")):
         family = "template"  # no hub name; the library need not be imported, which takes a second
     if family == "template":
-        return TemplateRenderer(tokenizer, options=options)
+        return TemplateRenderer(tokenizer)
     from renderers.base import MODEL_RENDERER_MAP
 
     if family is None:
         family = MODEL_RENDERER_MAP.get(getattr(tokenizer, "name_or_path", ""), "template")
     family = MODEL_RENDERER_MAP.get(family, family)
     if family == "template":
-        return TemplateRenderer(tokenizer, options=options)
+        return TemplateRenderer(tokenizer)
     families = sorted(set(MODEL_RENDERER_MAP.values()))
     if family not in families:
         raise ModelError(f"renderer family {family!r} is unknown; choose 'template' or one of {', '.join(families)}")
-    return LibraryRenderer(tokenizer, family, options=options)
+    return LibraryRenderer(tokenizer, family)

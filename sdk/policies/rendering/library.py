@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mcp_bridge.records import Tool
@@ -26,19 +26,17 @@ _PROBLEMS = {
 class LibraryRenderer:
     """One of the library's hand-written renderers, with text kept from becoming control tokens."""
 
-    def __init__(self, tokenizer: Any, family: str, *, options: Mapping[str, Any] | None = None) -> None:
-        """`options`: the family's template variables, for example `{"enable_thinking": False}` for `qwen3`."""
+    def __init__(self, tokenizer: Any, family: str) -> None:
+        """Raises `ModelError` where the family's renderer does not fit the tokenizer."""
         from renderers import config_from_name, create_renderer
-        from renderers.base import merge_chat_template_kwargs
 
         self.family = family
         self._codec = PlainTextCodec(tokenizer)
         self._tools = ByTools(lambda tools: [self._codec.protect(tool.as_openai()) for tool in tools] or None)
         try:
-            config = merge_chat_template_kwargs(config_from_name(family), options)
-            self._renderer = create_renderer(_ProtectingTokenizer(tokenizer, self._codec), config)
+            self._renderer = create_renderer(_ProtectingTokenizer(tokenizer, self._codec), config_from_name(family))
         except (ValueError, AssertionError, TypeError) as error:
-            raise ModelError(f"renderer {family!r} does not fit this tokenizer or these options: {error}") from error
+            raise ModelError(f"renderer {family!r} does not fit this tokenizer: {error}") from error
         self.stop_token_ids = list(self._renderer.get_stop_token_ids())
 
     def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:

@@ -8,7 +8,7 @@ Rendered texts are kept: the rollouts of a group begin alike, and often call ali
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -35,11 +35,8 @@ class TemplateRenderer:
 
     family = "template"
 
-    def __init__(self, tokenizer: Any, *, options: Mapping[str, Any] | None = None) -> None:
-        """`options`: variables of the template, for example `{"enable_thinking": False}`.
-
-        Raises `ModelError` when there is no template, it fails on a plain exchange, or no token ends a turn.
-        """
+    def __init__(self, tokenizer: Any) -> None:
+        """Raises `ModelError` when there is no template, it fails on a plain exchange, or no token ends a turn."""
         self._name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         if not getattr(tokenizer, "chat_template", None):
             raise ModelError(
@@ -48,7 +45,6 @@ class TemplateRenderer:
             )
         self._codec = PlainTextCodec(tokenizer)
         self._tokenizer = tokenizer
-        self._options = dict(options or {})
         self._specifications = ByTools(
             lambda tools: json.dumps([self._codec.protect(tool.as_openai()) for tool in tools] or None)
         )
@@ -109,8 +105,7 @@ class TemplateRenderer:
         if not whole.startswith(opening):
             raise ModelError(
                 f"the chat template of {self._name!r} renders an answer otherwise than it prompts for one, so a "
-                "demonstration cannot be turned into the tokens a policy would sample; set its options (for example "
-                '{"enable_thinking": False}) or name a family'
+                "demonstration cannot be turned into the tokens a policy would sample; name a family"
             )
         return self._codec.encode(whole[len(opening) : whole.rindex(self._turn_end) + len(self._turn_end)])
 
@@ -151,7 +146,6 @@ class TemplateRenderer:
                 tools=json.loads(tools),
                 add_generation_prompt=generation_prompt,
                 tokenize=False,
-                **self._options,
             )
         )
 

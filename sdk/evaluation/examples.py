@@ -17,6 +17,7 @@ RULE = (
     "By rule, not by taste: one newly solved, one still failing and one newly failing task, the first of each in the "
     "order of task ids; where a kind has none, the next of another kind."
 )
+_SHOWN = 3
 _ORDER: tuple[Kind, ...] = ("newly solved", "still failing", "newly failing", "solved", "failed", "still solved")
 
 
@@ -30,7 +31,7 @@ class Example(BaseModel):
     """The score of the same task in the first condition."""
 
 
-def choose_examples(conditions: Mapping[str, Sequence[Rollout]], *, threshold: float, count: int = 3) -> list[Example]:
+def choose_examples(conditions: Mapping[str, Sequence[Rollout]], *, threshold: float) -> list[Example]:
     """Rollouts of the last condition, set against the first where there are two. See `RULE`."""
     if not conditions:
         return []
@@ -49,7 +50,7 @@ def choose_examples(conditions: Mapping[str, Sequence[Rollout]], *, threshold: f
     # Round by round over the kinds: the first of each, then the second of each.
     rounds = max((len(examples) for examples in by_kind.values()), default=0)
     in_order = [by_kind[kind][i] for i in range(rounds) for kind in _ORDER if i < len(by_kind[kind])]
-    return in_order[:count]
+    return in_order[:_SHOWN]
 
 
 def _kind(now: Rollout, earlier: Rollout | None, threshold: float) -> Kind:

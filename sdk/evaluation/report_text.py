@@ -432,7 +432,7 @@ def _tries(report: Report) -> str:
     for name, condition in report.conditions.items():
         for label, rates in (("pass@k", condition.pass_at_k), ("pass^k", condition.pass_hat_k)):
             by_k = {rate.k: rate for rate in rates}
-            rows.append((inline(name), label, *(_rate(by_k.get(k)) for k in ks)))
+            rows.append((inline(name), label, *(success(by_k.get(k)) for k in ks)))
     head = ("condition", "", *(f"k = {k}" for k in ks))
     note = "pass@k: at least one of k tries succeeds; pass^k: all of them do. With 95 % intervals over tasks."
     few = sorted({(rate.k, rate.left_out) for c in report.conditions.values() for rate in c.pass_at_k if rate.left_out})
@@ -440,14 +440,6 @@ def _tries(report: Report) -> str:
         left = ", ".join(f"k = {k}: {count}" for k, count in few)
         note += f" Tasks with fewer scored tries than k are left out: {left}."
     return f"## Several tries\n\n{table(head, rows, left_columns=2)}\n\n{note}"
-
-
-def _rate(rate: SuccessRate | PassRate | None) -> str:
-    if rate is None:
-        return NONE
-    shown = percent(rate.interval.estimate)
-    worst = shown if rate.worst_case is None else percent(rate.worst_case)
-    return f"{shown} ({percent_range(rate.interval)})" + (f", at worst {worst}" if worst != shown else "")
 
 
 def _cost_rows(conditions: list[ConditionSummary]) -> dict[str, list[str]]:
@@ -586,9 +578,13 @@ def points_range(interval: Interval) -> str:
     return f"{points(interval.low)} to {points(interval.high)}"
 
 
-def success(rate: SuccessRate | None) -> str:
+def success(rate: SuccessRate | PassRate | None) -> str:
     """`82.5 % (73.1 to 90.2 %)`, and `, at worst 60.0 %` where unscored rollouts could make it less."""
-    return _rate(rate)
+    if rate is None:
+        return NONE
+    shown = percent(rate.interval.estimate)
+    worst = shown if rate.worst_case is None else percent(rate.worst_case)
+    return f"{shown} ({percent_range(rate.interval)})" + (f", at worst {worst}" if worst != shown else "")
 
 
 def decimal(value: float | None, digits: int = 3) -> str:
@@ -596,10 +592,10 @@ def decimal(value: float | None, digits: int = 3) -> str:
     return NONE if value is None else f"{_no_minus_zero(value, digits):,.{digits}f}"
 
 
-def signed_range(interval: Interval, digits: int = 3) -> str:
+def signed_range(interval: Interval) -> str:
     """A difference and its interval: `+0.120 (+0.040 to +0.200)`."""
-    low, middle, high = (_no_minus_zero(v, digits) for v in (interval.low, interval.estimate, interval.high))
-    return f"{middle:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+    low, middle, high = (_no_minus_zero(v, 3) for v in (interval.low, interval.estimate, interval.high))
+    return f"{middle:+.3f} ({low:+.3f} to {high:+.3f})"
 
 
 def spread(value: Spread | None, digits: int = 1) -> str:

@@ -18,9 +18,9 @@ IMAGE = "vllm/vllm-openai:v0.32.0"
 PORT = 8000
 
 
-def vllm_line(model: ServedModel, source: str = "model", *, build: VllmBuild = ON_GPUS) -> str:
+def vllm_line(model: ServedModel, *, build: VllmBuild = ON_GPUS) -> str:
     """The command that serves the model to this machine."""
-    return shlex.join(as_typed(vllm_arguments(model, source, host="127.0.0.1", port=PORT, build=build)))
+    return shlex.join(as_typed(vllm_arguments(model, "model", host="127.0.0.1", port=PORT, build=build)))
 
 
 def serve_script(model: ServedModel) -> str:
@@ -29,15 +29,15 @@ cd "$(dirname "$0")" && exec {vllm_line(model)} "$@"
 """
 
 
-def _in_container(model: ServedModel, source: str) -> list[str]:
-    return as_typed(vllm_arguments(model, source, host="0.0.0.0", port=PORT, build=ON_GPUS))
+def _in_container(model: ServedModel) -> list[str]:
+    return as_typed(vllm_arguments(model, "/model", host="0.0.0.0", port=PORT, build=ON_GPUS))
 
 
 def dockerfile(model: ServedModel) -> str:
     return f"""FROM {IMAGE}
 COPY model /model
 # Clients must send the key in the variable VLLM_API_KEY; without one, vLLM asks for none.
-ENTRYPOINT {json.dumps(_in_container(model, "/model"))}
+ENTRYPOINT {json.dumps(_in_container(model))}
 EXPOSE {PORT}
 HEALTHCHECK --start-period=15m CMD curl --fail --silent http://127.0.0.1:{PORT}/health
 """
@@ -47,7 +47,7 @@ def compose(model: ServedModel) -> str:
     return f"""services:
   model:
     image: {IMAGE}
-    entrypoint: {json.dumps(_escaped(_in_container(model, "/model")), ensure_ascii=False)}
+    entrypoint: {json.dumps(_escaped(_in_container(model)), ensure_ascii=False)}
     environment:
       VLLM_API_KEY: ${{VLLM_API_KEY:?set it to the key that clients send}}
     volumes: ["./model:/model:ro"]

@@ -117,7 +117,7 @@ def _is_folder_here(name: str) -> bool:
     return name == "runs" or Path(name).is_dir()
 
 
-def _near_folders(folder: Path, most: int = 5) -> list[str]:
+def _near_folders(folder: Path) -> list[str]:
     """Model folders about where `folder` would be, those with the most similar paths first."""
     above = next((one for one in folder.parents if one.is_dir()), Path())
     found = {
@@ -125,7 +125,7 @@ def _near_folders(folder: Path, most: int = 5) -> list[str]:
         for pattern in ("config.json", "*/config.json", "*/model/config.json", "*/*/model/config.json")
         for config in above.glob(pattern)
     }
-    return sorted(found, key=lambda one: -difflib.SequenceMatcher(None, one, str(folder)).ratio())[:most]
+    return sorted(found, key=lambda one: -difflib.SequenceMatcher(None, one, str(folder)).ratio())[:5]
 
 
 def read_notes(folder: Path) -> tuple[str | None, TrainedToolPrompt | None]:

@@ -71,22 +71,6 @@ def _spell_out_non_finite(value: Any) -> Any:
     return value
 
 
-def non_finite_path(value: Any, at: str = "") -> str | None:
-    """Where in plain data the first `nan` or `inf` stands, for example `seconds.rollout`; `None` if nowhere."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return at or "value"
-    items: list[tuple[Any, Any]] = []
-    if isinstance(value, dict):
-        items = list(value.items())
-    elif isinstance(value, list | tuple):
-        items = list(enumerate(value))
-    for key, item in items:
-        found = non_finite_path(item, f"{at}.{key}" if at else str(key))
-        if found is not None:
-            return found
-    return None
-
-
 def stored_view(rollout: Rollout) -> Rollout:
     """The rollout as it is read back from a run folder, without a verdict. It shares nothing with the original that
     can be changed.

@@ -24,7 +24,7 @@ from ..records import Rollout
 from . import identity
 from .atomic_files import file_sha256, make_folder, read_json, require_space, write_bytes, write_json
 from .journal import Journal, Line
-from .json_text import dump_json, json_line, non_finite_path
+from .json_text import dump_json, json_line
 from .run_info import CALLS, holds_run, new_info, note_growth, note_resume, now, read_info, refuse_foreign_content
 from .run_lock import RunLock
 
@@ -409,9 +409,8 @@ def _checked(stage: str) -> str:
 
 
 def _require_plain(value: Any, at: str) -> None:
-    bad = non_finite_path(value)
-    if bad is not None:
-        raise ValueError(f"metric {bad!r} is nan or inf; find out why before writing it, or leave it out")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"metric {at!r} is nan or inf; find out why before writing it, or leave it out")
     items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
     for key, item in items:
         _require_plain(item, f"{at}.{key}" if at else str(key))

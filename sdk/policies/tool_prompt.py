@@ -12,11 +12,11 @@ from typing import Any, get_args
 from mcp_bridge.records import Tool
 
 from ..errors import ConfigError, ModelError
-from ..records import PROMPT_NAMES, Message, Rollout, ToolCall, ToolPrompt
+from ..records import PROMPT_NAMES, Message, Rollout, ToolPrompt
 from .endpoint import EndpointAgent
 from .protocol import Agent, Conversation, Sampling
 from .rendering import ChatRenderer, ParsedReply
-from .rendering.renderer import ByTools
+from .rendering.renderer import ASK, PROBE_CALL, PROBE_TOOL, ByTools
 from .token_agent import TokenAgent
 
 TOOL_PROMPTS: tuple[ToolPrompt, ...] = get_args(ToolPrompt)
@@ -81,14 +81,8 @@ def as_trained(value: Any) -> TrainedToolPrompt:
     return next(iter(given)) if len(given) == 1 else given
 
 
-_TOOL = Tool(
-    name="probe_tool",
-    description="Probe.",
-    input_schema={"type": "object", "properties": {"probe": {"type": "string"}}},
-)
-_ASK = Message(role="user", content="Ask")
-_CALLS = Message(role="assistant", tool_calls=[ToolCall(id="call_1", name=_TOOL.name, arguments={"probe": "value"})])
-_RESULT = Message(role="tool", content="Result", tool_call_id="call_1", name=_TOOL.name)
+_CALLS = Message(role="assistant", tool_calls=[PROBE_CALL])
+_RESULT = Message(role="tool", content="Result", tool_call_id=PROBE_CALL.id, name=PROBE_TOOL.name)
 
 
 def shown_tools(tools: Sequence[Tool], length: ToolPrompt) -> list[Tool]:
@@ -126,10 +120,10 @@ def render_less(renderer: ChatRenderer, length: ToolPrompt) -> ChatRenderer:
         return renderer
     shorter = _ShorterRenderer(renderer, length)
     try:
-        ids = shorter.start([_ASK], [_TOOL])
-        reply = shorter.encode_reply(_CALLS, [_TOOL])
-        shorter.extend(ids, reply, [_RESULT], [_TOOL])
-        shorter.start([_ASK, _CALLS, _RESULT], [_TOOL])
+        ids = shorter.start([ASK], [PROBE_TOOL])
+        reply = shorter.encode_reply(_CALLS, [PROBE_TOOL])
+        shorter.extend(ids, reply, [_RESULT], [PROBE_TOOL])
+        shorter.start([ASK, _CALLS, _RESULT], [PROBE_TOOL])
     except Exception as error:  # templates and renderers can raise anything
         others = " or ".join(repr(other) for other in TOOL_PROMPTS if other != length)
         raise ModelError(

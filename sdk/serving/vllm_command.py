@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mcp_bridge.records import Tool
-
 from ..errors import ModelError
 from ..policies.models import load_sampling, load_tokenizer
 from ..policies.protocol import Sampling
 from ..policies.rendering import make_renderer
+from ..policies.rendering.renderer import ASK, PROBE_TOOL
 from ..policies.tool_prompt import shown_by_default
 from ..policies.vllm.vllm_build import ON_CPU, ON_GPUS, VllmBuild
-from ..records import Message, ToolPrompt
+from ..records import ToolPrompt
 from .server import served_name
 
 PARSERS: dict[str, tuple[str, str | None]] = {
@@ -84,13 +83,10 @@ class ServedModel:
 def _unread_calls(tokenizer: Any) -> str | None:
     """Why the calls of a model with a template of its own are not in the Hermes form, or None."""
     try:
-        make_renderer(tokenizer, family="template").start([Message(role="user", content="Ask")], [_TOOL])
+        make_renderer(tokenizer, family="template").start([ASK], [PROBE_TOOL])
     except ModelError as error:
         return str(error)
     return None
-
-
-_TOOL = Tool(name="get_order", description="Read an order.", input_schema={"type": "object", "properties": {}})
 
 
 def _context(folder: Path) -> int | None:

@@ -11,10 +11,9 @@ from ...errors import ModelError
 from ...records import Message, ToolCall
 from .call_parsing import check_arguments, read_arguments
 from .plain_text import PlainTextCodec
-from .renderer import ByTools, ParsedReply
+from .renderer import ASK, ByTools, ParsedReply
 from .template import protected_messages
 
-_ASK = Message(role="user", content="Ask")
 _PROBLEMS = {
     "invalid_json": "the call is not valid JSON",
     "unclosed_block": "the call is not closed",
@@ -89,8 +88,8 @@ class LibraryRenderer:
         return self._codec.decode(ids)
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
-        opening = self._render([_ASK], tools, generation_prompt=True)
-        whole = self._renderer.render(protected_messages(self._codec, [_ASK, message]), tools=self._tools(tools))
+        opening = self._render([ASK], tools, generation_prompt=True)
+        whole = self._renderer.render(protected_messages(self._codec, [ASK, message]), tools=self._tools(tools))
         ids = list(whole.token_ids)
         if ids[: len(opening)] == opening:
             ends = [i for i, token in enumerate(ids) if token in self.stop_token_ids and i >= len(opening)]

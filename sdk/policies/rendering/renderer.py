@@ -12,6 +12,15 @@ from ...records import Message, TokenRow, ToolCall
 
 Made = TypeVar("Made")
 
+ASK = Message(role="user", content="Ask")
+PROBE_TOOL = Tool(
+    name="probe_tool",
+    description="Probe.",
+    input_schema={"type": "object", "properties": {"probe": {"type": "string"}}},
+)
+PROBE_CALL = ToolCall(id="call_1", name=PROBE_TOOL.name, arguments={"probe": "value"})
+"""What a renderer is tried with, to find out what it does."""
+
 
 @dataclass(frozen=True)
 class ParsedReply:

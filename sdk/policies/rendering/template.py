@@ -15,19 +15,12 @@ from typing import Any, Literal
 from mcp_bridge.records import Tool
 
 from ...errors import ModelError
-from ...records import Message, ToolCall
+from ...records import Message
 from .call_parsing import parse_tagged_reply
 from .plain_text import PlainTextCodec
-from .renderer import ByTools, ParsedReply
+from .renderer import ASK, PROBE_CALL, PROBE_TOOL, ByTools, ParsedReply
 
-_ASK = Message(role="user", content="Ask")
 _MOST_TEXTS = 1024
-_CALL = ToolCall(id="call_1", name="probe_tool", arguments={"probe": "value"})
-_TOOL = Tool(
-    name="probe_tool",
-    description="Probe.",
-    input_schema={"type": "object", "properties": {"probe": {"type": "string"}}},
-)
 
 
 class TemplateRenderer:
@@ -100,8 +93,8 @@ class TemplateRenderer:
         return self._codec.decode(ids)
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
-        opening = self._render([_ASK], tools, generation_prompt=True)
-        whole = self._render([_ASK, message], tools)
+        opening = self._render([ASK], tools, generation_prompt=True)
+        whole = self._render([ASK, message], tools)
         if not whole.startswith(opening):
             raise ModelError(
                 f"the chat template of {self._name!r} renders an answer otherwise than it prompts for one, so a "
@@ -115,13 +108,13 @@ class TemplateRenderer:
         It is taken from an exchange of our own, whose assistant's turn is what was sampled in the real one.
         """
         results = [(m.tool_call_id or "", m.name or "tool") for m in new_messages if m.role == "tool"]
-        calls = [_CALL.model_copy(update={"id": call_id, "name": name}) for call_id, name in results]
-        before = [_ASK, Message(role="assistant", content=said, tool_calls=calls)]
+        calls = [PROBE_CALL.model_copy(update={"id": call_id, "name": name}) for call_id, name in results]
+        before = [ASK, Message(role="assistant", content=said, tool_calls=calls)]
         ended = self._render(before, tools)
         if said not in ended or self._turn_end not in ended:
             return None
         ended = ended[: ended.rindex(self._turn_end) + len(self._turn_end)]
-        if not ended.startswith(self._render([_ASK], tools, generation_prompt=True)):
+        if not ended.startswith(self._render([ASK], tools, generation_prompt=True)):
             return None
         whole = self._render([*before, *new_messages], tools, generation_prompt=True)
         return whole[len(ended) :] if whole.startswith(ended) else None
@@ -150,7 +143,7 @@ class TemplateRenderer:
         )
 
     def _find_turn_end(self) -> tuple[str, int]:
-        text = self._render([_ASK, Message(role="assistant", content="Said")], [])
+        text = self._render([ASK, Message(role="assistant", content="Said")], [])
         found = self._codec.first_token(text[text.rindex("Said") :]) if "Said" in text else None
         if found is None:
             raise ModelError(
@@ -162,15 +155,15 @@ class TemplateRenderer:
     def _find_tools_problem(self) -> str | None:
         """Why this template cannot be used with tools, or None."""
         advice = "use a model trained for tools, or set tokenizer.chat_template to a template that has them"
-        if _TOOL.name not in self._render([_ASK], [_TOOL], generation_prompt=True):
+        if PROBE_TOOL.name not in self._render([ASK], [PROBE_TOOL], generation_prompt=True):
             return f"the chat template of {self._name!r} does not show tools to the model; {advice}"
         try:
-            said = self._render([_ASK, Message(role="assistant", tool_calls=[_CALL])], [_TOOL])
+            said = self._render([ASK, Message(role="assistant", tool_calls=[PROBE_CALL])], [PROBE_TOOL])
         except ModelError as error:
             return f"{error}; {advice}"
         marker = said.rfind("<tool_call>")
         calls = parse_tagged_reply(said[marker:].split(self._turn_end)[0]).tool_calls if marker >= 0 else []
-        if [(call.name, call.arguments) for call in calls] != [(_CALL.name, _CALL.arguments)]:
+        if [(call.name, call.arguments) for call in calls] != [(PROBE_CALL.name, PROBE_CALL.arguments)]:
             return (
                 f"the chat template of {self._name!r} writes calls in a form that is not read here "
                 "(<tool_call> with JSON is); name the model's family: make_renderer(tokenizer, family=...); "
@@ -180,8 +173,8 @@ class TemplateRenderer:
 
     def _keeps_history(self, role: Literal["tool", "user"]) -> bool:
         """Whether a message of this role leaves earlier turns as they were said, reasoning included."""
-        message = Message(role=role, content="Next", tool_call_id="call_1", name=_TOOL.name)
-        tools = [] if self._tools_problem else [_TOOL]
+        message = Message(role=role, content="Next", tool_call_id="call_1", name=PROBE_TOOL.name)
+        tools = [] if self._tools_problem else [PROBE_TOOL]
         try:
             return all(
                 self._suffix([message], tools, said) is not None

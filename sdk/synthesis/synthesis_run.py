@@ -20,7 +20,7 @@ from mcp_bridge.world import Setup
 
 from ..connecting import connect
 from ..errors import ConfigError, PolicyFailure, plain_errors
-from ..policies.model_source import ModelSource, check_model_source, model_label, open_agent
+from ..policies.model_source import ModelSource, check_model_source, open_agent, second_label, second_source
 from ..policies.protocol import Agent
 from ..progress import Progress, Silent
 from ..records import Message, Task, ToolCall
@@ -184,8 +184,6 @@ def one_answer_fits(tasks: Sequence[Task]) -> list[str]:
     return found
 
 
-EMBEDDED = "embedded"
-"""As `writer` or `policy`: the small model that comes with the package."""
 _ATTEMPTS_A_TASK = 60
 _EVEN_ATTEMPTS_A_TASK = 20
 """So long, tiers are kept even; then tasks of any tier are taken."""
@@ -455,12 +453,12 @@ async def _opened(model: ModelSource, rows: int) -> AsyncIterator[Agent | None]:
     if model is None:
         yield None
         return
-    async with open_agent(None if model == EMBEDDED else model, rows=rows) as agent:
+    async with open_agent(second_source(model), rows=rows) as agent:
         yield agent
 
 
 def _label(model: ModelSource) -> str | None:
-    return None if model is None else EMBEDDED if model == EMBEDDED else model_label(model)
+    return None if model is None else second_label(model)
 
 
 def _checked(plan: _Plan, policy: ModelSource) -> _Plan:
@@ -480,6 +478,5 @@ def _checked(plan: _Plan, policy: ModelSource) -> _Plan:
             raise ConfigError(f"difficulty is {plan.difficulty}; give two shares that rise, such as (0.1, 0.9)")
         if plan.attempts < 2:
             raise ConfigError(f"attempts is {plan.attempts}; a difficulty takes at least 2")
-    if policy is not None and policy != EMBEDDED:
-        check_model_source(policy)
+    check_model_source(second_source(policy))
     return plan

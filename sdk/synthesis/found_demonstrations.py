@@ -12,6 +12,7 @@ from typing import Any
 
 from mcp_bridge import Toolset
 from mcp_bridge.records import Tool
+from mcp_bridge.safe_text import and_more
 from mcp_bridge.sources.functions import function_name
 from mcp_bridge.sources.specs import FunctionSpec
 
@@ -127,10 +128,9 @@ def shared_state_line(source: Toolset) -> str | None:
     """What it means that tools change a state that all rollouts share; None where none does, as far as is known."""
     if not (found := changes_shared(source)):
         return None
-    named = "; ".join(f"{tool} ({why})" for tool, why in list(found.items())[:_SHOWN])
-    more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    named = and_more([f"{tool} ({why})" for tool, why in found.items()], _SHOWN, ";")
     return (
-        f"rollouts may share state that cannot be reset, by way of {named}{more}: each sees what others changed, calls "
+        f"rollouts may share state that cannot be reset, by way of {named}: each sees what others changed, calls "
         "are real, and no demonstration is searched with these tools. Give each rollout a world of its own "
         "(sandboxes.objects.ObjectTwin for Python objects and modules, docs/sandboxes.md), mark what only reads "
         "(mcp_bridge.behaves(read_only=True), or read_only in mcp.json), or name them in allow_destructive"

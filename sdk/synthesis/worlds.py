@@ -14,6 +14,7 @@ import anyio
 from mcp_bridge import Toolset
 from mcp_bridge.errors import BridgeError, CallTimeout, ServerDied, SourceError, ToolFailure
 from mcp_bridge.records import ToolResult
+from mcp_bridge.safe_text import and_more
 from mcp_bridge.world import Setup, World
 from sandboxes import diff
 
@@ -163,8 +164,9 @@ async def open_worlds(source: Toolset, setups: Sequence[Setup] | None, progress:
     simulated = {tool.name for tool in source.simulated_tools}
     live = [tool.name for tool in source.tools if tool.name not in simulated]
     if live:
-        shown = ", ".join(live[:8]) + (f" and {len(live) - 8} more" if len(live) > 8 else "")
-        raise ConfigError(f"tasks are made by trying tools, and {shown} are not simulated: calls would be real; {_FIX}")
+        raise ConfigError(
+            f"tasks are made by trying tools, and {and_more(live, 8)} are not simulated: calls would be real; {_FIX}"
+        )
     if not source.has_state:
         fix = MISSING_STATE if any(one.kind == "control" for one in source.worlds) else _FIX
         raise ConfigError(f"the tools' worlds cannot tell their state, so that no end of a task can be checked; {fix}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mcp_bridge.safe_text import plural
+from mcp_bridge.safe_text import aligned, one_line, plural, visible
 
 from ..failing import clean_errors
 from ..options import Command, ConnectTimeout, Debug, HandlersName, LocalModel, Tools
@@ -213,18 +213,8 @@ def _behaviour(tool: Tool, listing: Listing) -> str:
 
 def _aligned(rows: Sequence[Sequence[str]], *, numbers: bool) -> list[str]:
     """Columns side by side, the last to the right where it holds numbers. What servers write is made harmless."""
-    from mcp_bridge.safe_text import one_line
-
     clean = [[one_line(cell) for cell in row] for row in rows]
-    last = len(clean[0]) - 1
-    widths = [max(len(row[place]) for row in clean) for place in range(last + 1)]
-    return [
-        "  ".join(
-            cell.rjust(width) if numbers and place == last else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in clean
-    ]
+    return ["  ".join(cells).rstrip() for cells in aligned(clean, left_columns=len(clean[0]) - numbers)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -232,7 +222,6 @@ def _aligned(rows: Sequence[Sequence[str]], *, numbers: bool) -> list[str]:
 
 def describe_tool(tool: Tool, tokens: int | None) -> str:
     """The tool as text for a terminal. What servers write is made harmless: control characters are shown."""
-    from mcp_bridge.safe_text import one_line, visible
     from mcp_bridge.toolsets.tool_text import behaviour, properties, signature
 
     lines = [one_line(signature(tool)) + ("" if tokens is None else f"  [{tokens} tokens]")]

@@ -1,4 +1,4 @@
-"""Results as people read them: on stdout, in plain text."""
+"""The result of a training, for people and for programs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,12 @@ import typer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..evaluation.report import Report
-    from ..records import Rollout
     from ..trainer.pipeline import TrainResult
-
-
-def show_report(report: Report) -> None:
-    """The short form of a report."""
-    typer.echo(str(report))
 
 
 def show_result(result: TrainResult) -> None:
     """The report, where everything is, and what to do next."""
-    show_report(result.report)
+    typer.echo(str(result.report))
     typer.echo()
     for label, path in result.files.items():
         typer.echo(f"{label:<9} {_from_here(path)}")
@@ -48,10 +41,3 @@ def _from_here(path: Path) -> Path:
     """The path as one would type it in the current folder."""
     here = path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
-
-
-def show_rollout(rollout: Rollout) -> None:
-    """The conversation, how it ended, and the verdict."""
-    from ..transcript import rollout_text
-
-    typer.echo(rollout_text(rollout))

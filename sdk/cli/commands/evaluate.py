@@ -263,7 +263,6 @@ def evaluate(
     """
     with clean_errors(debug, interrupted=STOPPED if output_dir is None else RESUMABLE):
         from ..process import printing_to_stderr, quiet_libraries
-        from ..showing import show_report
         from ..sources import agent_source, load_handlers, user_source
 
         quiet_libraries()
@@ -284,7 +283,7 @@ def evaluate(
         if as_json:
             typer.echo(report.model_dump_json(indent=2))
             return
-        show_report(report)
+        typer.echo(str(report))
         if output_dir is not None:
             typer.echo(f"\nreport    {output_dir / 'report.md'}")
 
@@ -364,7 +363,6 @@ def report(
         from ...errors import ConfigError
         from ...evaluation.report import report_of
         from ...evaluation.report_text import render_errors
-        from ..showing import show_report
 
         if len(runs) > 1 and to is None:
             raise ConfigError(
@@ -379,5 +377,5 @@ def report(
         if errors:
             typer.echo(render_errors(found.errors, most_telling=12) or "Every rollout was a success.")
         else:
-            show_report(found)
+            typer.echo(str(found))
         typer.echo(f"\nreport    {folder / 'report.md'}")

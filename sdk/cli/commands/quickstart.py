@@ -134,7 +134,7 @@ def _ask(
 
     from ...serving import serve
     from ...tasks import load_tasks
-    from ..showing import show_rollout
+    from ...transcript import rollout_text
 
     asked = (t for t in tasks if t["tags"]["tier"] == "2" and t["tags"]["split"] == "heldout")
     question = load_tasks([next(asked)])[0]
@@ -148,7 +148,7 @@ def _ask(
         typer.echo()
         typer.echo(f"One held-out question to {server.url}/v1/chat/completions, model {server.model_name!r}:")
         typer.echo()
-        show_rollout(rollout)
+        typer.echo(rollout_text(rollout))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -67,9 +67,9 @@ def rollout(
       toolbake rollout mcp.json --tasks tasks.jsonl --task-id refund-3 --verifier checks.py:verify
     """
     with clean_errors(debug):
+        from ...transcript import rollout_text
         from ..failing import require_no_failure
         from ..process import printing_to_stderr, quiet_libraries
-        from ..showing import show_rollout
         from ..sources import (
             agent_source,
             load_handlers,
@@ -106,7 +106,7 @@ def rollout(
         if as_json:
             typer.echo(found.model_copy(update={"rows": []}).model_dump_json(indent=2))
         else:
-            show_rollout(found)
+            typer.echo(rollout_text(found))
         require_no_failure(found)
 
 

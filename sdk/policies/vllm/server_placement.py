@@ -7,6 +7,7 @@ A plan is made of numbers alone, so that it can be printed, checked and tested w
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -118,10 +119,7 @@ def gpus_of_a_server(options: VllmOptions) -> int:
     for name, value in itertools.pairwise(words):
         if name in sizes and value.isdigit():
             sizes[name] = int(value)
-    product = 1
-    for size in sizes.values():
-        product *= max(1, size)
-    return product
+    return math.prod(max(1, size) for size in sizes.values())
 
 
 def _on_their_own(

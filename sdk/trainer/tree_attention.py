@@ -261,7 +261,7 @@ def tree_attention(
         if more.get(name) is not None:
             raise ModelError(
                 f"{type(module).__name__} attends with {name}, which the shared-prefix forward does not compute. Pass "
-                "config={'shared_prefix': False} to train with the padded forward."
+                "config={'batching': {'shared_prefix': False}} to train with the padded forward."
             )
     window = window_of(module, sliding_window)
     q_HND, k_KND, v_KND = query.squeeze(0), key.squeeze(0), value.squeeze(0)  # an index would copy its gradient

@@ -28,7 +28,7 @@ def window_of(module: Any, handed_over: int | None) -> int | None:
     if windowed and handed_over is None:
         raise ModelError(
             f"{type(module).__name__} has a sliding window and does not say how far it sees: sample this model with "
-            "vLLM, and train it with config={'shared_prefix': False}"
+            "vLLM, and train it with config={'batching': {'shared_prefix': False}}"
         )
     return handed_over if windowed else None
 

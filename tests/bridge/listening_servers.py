@@ -57,8 +57,9 @@ class ServerProcess:
 
     def start(self) -> None:
         told, tell = _FORKING.Pipe(duplex=False)
-        self.process = _FORKING.Process(target=_serve, args=(tell, self.port, self._make, self._options), daemon=True)
-        self.process.start()
+        process = _FORKING.Process(target=_serve, args=(tell, self.port, self._make, self._options), daemon=True)
+        process.start()
+        self.process = process  # not before: whoever kills may do so at any time
         tell.close()
         with told:
             try:

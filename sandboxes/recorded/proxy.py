@@ -29,6 +29,7 @@ from mcp.shared.message import SessionMessage
 from mcp_bridge.control_tools import CONTROL_ENV, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_META
 from mcp_bridge.errors import BridgeError, SourceError, ungrouped
 from mcp_bridge.publishing.listener import listen, serve_app
+from mcp_bridge.publishing.server import IDLE_S
 from mcp_bridge.publishing.translation import tool_from_mcp
 from mcp_bridge.records import Tool, ToolResult
 from mcp_bridge.sessions.handlers import Handlers
@@ -90,8 +91,6 @@ async def without_discovery(read: Any, write: Any, protocol: str) -> AsyncIterat
 
 MOST_SESSIONS = 256
 """At once: over stdio each is a process."""
-IDLE_S = 1800.0
-"""A client's session that was not used for so long is ended when another one begins."""
 
 
 def only_server(source: Any, server: str | None) -> ServerSpec:
@@ -160,7 +159,7 @@ class Upstreams:
             return found
 
     async def _close_idle(self) -> None:
-        """Over HTTP a client may go away without a word."""
+        """Over HTTP a client may go away without a word: what nobody used for long ends when another one begins."""
         for key, one in list(self._open.items()):
             if key != _FIRST and not one.is_busy and time.monotonic() - one.used > IDLE_S:
                 await self.close(key)
@@ -393,6 +392,7 @@ class _Recorder:
         return await (await self._upstream(ctx)).listen(ctx, params)
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
+        await self._leave_lost(ctx)
         world = str((ctx.meta or {}).get(WORLD_META, ""))
         verb = self._verbs.get(params.name)
         if verb == OPEN_WORLD:
@@ -432,19 +432,23 @@ class _Recorder:
 
     async def _upstream(self, ctx: Any) -> Upstream:
         """The session for a request. Raises `MCPError` where the server cannot be reached any more."""
-        key = self._key(ctx)
+        await self._leave_lost(ctx)
         try:
-            if self._is_http and not _session_of(ctx) and self._upstreams.is_lost(key):
-                # Nothing binds such a client to the server that has gone; the next one begins anew.
-                await self._upstreams.close(key)
-                self._sessions = {known: one for known, one in self._sessions.items() if known[0] != key}
-            upstream = await self._upstreams.get(key, answered_by(ctx), ctx.protocol_version)
+            upstream = await self._upstreams.get(self._key(ctx), answered_by(ctx), ctx.protocol_version)
             if upstream.learned is not upstream.session.listed:
                 upstream.learned = upstream.session.listed
                 self._writer.learn(as_tools(upstream.session.listed))
             return upstream
         except BridgeError as error:
             raise MCPError(types.INTERNAL_ERROR, str(error), {FAILURE_META: True}) from error
+
+    async def _leave_lost(self, ctx: Any) -> None:
+        """Nothing binds a client without a session to a server that has gone: what it asks next begins anew, also in
+        the cassette."""
+        key = self._key(ctx)
+        if self._is_http and not _session_of(ctx) and self._upstreams.is_lost(key):
+            self._sessions = {known: one for known, one in self._sessions.items() if known[0] != key}
+            await self._upstreams.close(key)
 
     def _key(self, ctx: Any) -> str:
         """Which of our sessions with the server a request belongs to: each session of a client has its own."""

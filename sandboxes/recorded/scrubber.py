@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import quote
 
@@ -59,9 +60,7 @@ class Scrubber:
 
         Raises `SourceError` for a pattern that is not a valid regular expression or matches the empty text.
         """
-        kept = () if callable(secrets) else tuple(secrets)
-        self._secrets = secrets if callable(secrets) else lambda: kept
-        self._seen: tuple[str, ...] | None = None
+        self._secrets = secrets if callable(secrets) else partial(tuple, tuple(secrets))
         self._patterns = [_compiled(pattern) for pattern in patterns]
         self.count = 0
 
@@ -107,18 +106,14 @@ class Scrubber:
         return self.value(value)
 
     def _spans(self, text: str) -> Iterator[tuple[int, int]]:
-        secrets = tuple(self._secrets())
-        if secrets != self._seen:
-            self._seen = secrets
-            self._known = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
-            self._escaped = escaped(self._known)
-        for secret in self._known:
+        known, in_json = _known(tuple(self._secrets()))
+        for secret in known:
             start = text.find(secret)
             while start >= 0:
                 yield start, start + len(secret)
                 start = text.find(secret, start + 1)
-        if self._escaped is not None and "\\" in text:
-            yield from (match.span() for match in self._escaped.finditer(text))
+        if in_json is not None and "\\" in text:
+            yield from (match.span() for match in in_json.finditer(text))
         for pattern in self._patterns:
             yield from (match.span() for match in pattern.finditer(text))
         for match in _FORMS.finditer(text):
@@ -161,6 +156,13 @@ def _united(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             united.append((start, stop))
     return united
+
+
+@lru_cache(maxsize=8)
+def _known(secrets: tuple[str, ...]) -> tuple[list[str], re.Pattern[str] | None]:
+    """The forms of all secrets, the longest first, and what finds them where JSON has escaped them."""
+    forms = sorted({form for secret in secrets for form in _forms(secret)}, key=len, reverse=True)
+    return forms, escaped(forms)
 
 
 def _forms(secret: str) -> Iterator[str]:

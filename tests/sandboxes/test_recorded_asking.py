@@ -13,6 +13,8 @@ from typing import Any
 import anyio
 import pytest
 from free_ports import free_port
+from mcp import Client
+from mcp.shared.exceptions import MCPError
 from other_environments import python_of
 from recorder_runs import node_command
 
@@ -77,6 +79,21 @@ async def test_a_server_that_died_is_started_again_for_the_next_client_of_the_ne
         async with mcp_bridge.connect(through(url, NEW)) as toolset:
             assert (await toolset.call("echo", {})).text == "1"
     assert [[call.tool for call in one.calls] for one in Cassette.read(path).sessions] == [["die"], ["echo"]]
+
+
+async def test_a_client_that_stays_begins_a_session_of_the_cassette_with_the_server_that_is_started_again(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "breaking.jsonl"
+    async with recorded([sys.executable, BREAKING], path, NEW) as url, Client(url) as client:
+        assert client.protocol_version == NEW
+        await client.call_tool("echo", {})
+        with pytest.raises(MCPError):
+            await client.call_tool("die", {})
+        [told] = (await client.call_tool("echo", {})).content
+        assert told.text == "1"  # the server has forgotten what went before
+    sessions = [[call.tool for call in one.calls] for one in Cassette.read(path).sessions]
+    assert sessions == [["echo", "die"], ["echo"]]
 
 
 async def test_a_call_that_is_cancelled_is_recorded_without_words_of_python(tmp_path: Path) -> None:

@@ -113,9 +113,10 @@ class AnswerNumber(ReadyMade):
             return f"the answer hedges: {hedges[0]!r}"
         if _BETWEEN.search(said):
             return "the answer hedges: 'between'"
-        if not any(self._same(one, wanted) for one in quantities(said)):
-            said = _with_digits(said)  # "12.5 kg in two boxes" has one number
         found = quantities(said)
+        if not any(self._same(one, wanted) for one in found):
+            said = _with_digits(said)  # "12.5 kg in two boxes" has one number
+            found = quantities(said)
         right = [one for one in found if self._same(one, wanted)]
         others = [one for one in found if one not in right and (one.amount, one.dimension) not in asked]
         if not right:

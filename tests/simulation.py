@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import selectors
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Waits for nobody: where nothing is ready, the clock moves on by as long as it would have waited."""
+    """Waits for nobody but verifiers: where nothing is ready, the clock moves on by as long as it would have waited."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,6 +43,11 @@ class _JumpingSelector(selectors.DefaultSelector):
             return ready
         if timeout is None:
             return super().select(None)  # only another thread or a socket can go on from here
+        if any(thread.name == "verifier" for thread in threading.enumerate()):
+            # It computes, and its limit of time is not to pass before it had any. One that hangs is not waited for.
+            ready = super().select(1.0)
+            if ready:
+                return ready
         self.passed_s += timeout
         return ready
 

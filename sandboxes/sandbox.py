@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -109,8 +109,12 @@ class Sandbox(ABC):
     def _run(self, name: str, arguments: dict[str, Any]) -> Any:
         """Run a known tool on valid arguments and return JSON, or a whole `ToolResult`.
 
-        Raises `Refused`; undoes its changes when it raises.
+        Raises `Refused`; undoes its changes when it raises, unless `_all_or_nothing` does.
         """
+
+    def _all_or_nothing(self) -> AbstractContextManager[None]:
+        """Around a call, until its result is known to be JSON: undoes what it changed when it raises."""
+        return nullcontext()
 
     def close(self) -> None:  # noqa: B027 - most backends have nothing to close
         """Let go of what the sandbox holds. It cannot be used afterwards."""
@@ -177,7 +181,9 @@ class Sandbox(ABC):
             return mistake
         started = time.perf_counter()
         try:
-            found = self._run(name, dict(arguments))
+            with self._all_or_nothing():
+                found = self._run(name, dict(arguments))
+                text = found if found and isinstance(found, str | ToolResult) else compact_json(found)
         except Refused as refusal:
             return error(str(refusal), refusal.kind)
         except ToolFailure:
@@ -185,10 +191,10 @@ class Sandbox(ABC):
         except (Exception, SystemExit) as failure:  # a tool that ends the program ends its call alone
             told = f"{self.name}.{name} broke: {type(failure).__name__}: {failure}"
             raise ToolFailure(told, delivery="answered") from failure
-        if isinstance(found, ToolResult):
-            return found.model_copy(update={"duration_s": time.perf_counter() - started})
-        text = found if found and isinstance(found, str) else compact_json(found)
-        return ToolResult(text=text, structured=found, duration_s=time.perf_counter() - started)
+        duration_s = time.perf_counter() - started
+        if isinstance(text, ToolResult):
+            return text.model_copy(update={"duration_s": duration_s})
+        return ToolResult(text=text, structured=found, duration_s=duration_s)
 
     def _mistake(self, name: str, arguments: Mapping[str, Any], *, strict: bool = False) -> ToolResult | None:
         """What the caller reads of a tool that is not there, or of arguments that its schema does not allow. `strict`:

@@ -14,10 +14,12 @@ import random
 import sqlite3
 import weakref
 from abc import abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from threading import Lock
 from typing import Any, ClassVar, Self
 
@@ -164,7 +166,14 @@ class SqlSandbox(Sandbox):
         for table, select in {"clock": _READ_CLOCK, **self.reads}.items():
             cursor = self.database.execute(select)
             columns = [column[0] for column in cursor.description][1:]
-            state[table] = {str(row[0]): dict(zip(columns, row[1:], strict=True)) for row in cursor}
+            rows = [(str(row[0]), dict(zip(columns, row[1:], strict=True))) for row in cursor]
+            state[table] = dict(rows)
+            if len(state[table]) < len(rows):
+                twice, _ = Counter(key for key, _ in rows).most_common(1)[0]
+                raise SetupError(
+                    f"{self.name}: `reads` gives several rows of {table} the key {twice!r}; give each its own, such "
+                    "as id AS key, or two columns joined: a || '/' || b AS key"
+                )
         return state
 
     def close(self) -> None:
@@ -191,8 +200,7 @@ class SqlSandbox(Sandbox):
             key: copy.deepcopy(value) if isinstance(value, list | dict) else value for key, value in arguments.items()
         }
         try:
-            with self.database:  # commits, or rolls back when the tool raises
-                return self._handlers[name](self.database, **own)
+            return self._handlers[name](self.database, **own)
         except (OverflowError, UnicodeEncodeError) as error:
             unfit = next((key for key, value in arguments.items() if not _fits(value)), None)
             if unfit is None:
@@ -201,6 +209,20 @@ class SqlSandbox(Sandbox):
                 f"Invalid arguments for {name}; nothing was called.\n- {unfit}: holds a whole number beyond 64 bits, "
                 "or half of a surrogate pair, which is not valid text"
             ) from error
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        # A tool may commit by itself, and so do `executescript`, a WITH before an UPDATE, and CREATE and DROP, which
+        # begin no transaction: what a rollback does not undo, the pages of before do.
+        before = self.database.serialize() if self._pages is None else self._pages.copy()
+        try:
+            with self.database:
+                yield
+        except BaseException:
+            self._load(before)
+            raise
+        finally:
+            self.database.row_factory, self.database.text_factory = None, str  # a tool's own are its own
 
     def _advance(self, by: timedelta) -> None:
         before = self.now
@@ -239,16 +261,22 @@ class SqlSandbox(Sandbox):
         names = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if missing := sorted(names - {*self.reads, "clock"}):
             raise SetupError(f"{self.name}: `reads` has no SELECT for {', '.join(missing)}; state() would miss it")
+        for table, select in self.reads.items():
+            if (first := database.execute(select).description[0][0]) != "key":
+                told = f"{self.name}: the first column of `reads` for {table} is {first!r}; it must be named key"
+                raise SetupError(f"{told}, such as SELECT id AS key, * FROM {table}")
 
-    def _load(self, image: bytes) -> None:
+    def _load(self, image: bytes | Pages) -> None:
         """Begin from a whole database."""
-        closing = self._closing
-        if len(image) >= SHARED_FROM_BYTES and registered_vfs() is not None:
+        former = self._closing
+        if isinstance(image, Pages):
+            self._own_pages(image)
+        elif len(image) >= SHARED_FROM_BYTES and registered_vfs() is not None:
             self._own_pages(Pages(image))
         else:
             self._own(_connect())
             self.database.deserialize(image)
-        closing()
+        former()
 
     def _own_pages(self, pages: Pages) -> None:
         vfs = registered_vfs()
@@ -256,6 +284,8 @@ class SqlSandbox(Sandbox):
         self._own(vfs.connect(pages), pages)
 
     def _own(self, database: sqlite3.Connection, pages: Pages | None = None) -> None:
+        if _keeps_foreign_keys(self.schema):
+            database.execute("PRAGMA foreign_keys = ON")  # is a connection's, not the database's
         self.database, self._pages = database, pages
         # A sandbox that is only let go of leaves nothing open.
         self._closing = weakref.finalize(self, database.close)
@@ -269,6 +299,14 @@ def read_clock(database: sqlite3.Connection) -> datetime:
     """The simulated time of the world that `database` holds."""
     row = database.execute("SELECT now FROM clock WHERE id = 'world'").fetchone()
     return datetime.fromisoformat(row[0])
+
+
+@lru_cache
+def _keeps_foreign_keys(schema: str) -> bool:
+    """Whether a schema says `PRAGMA foreign_keys = ON`."""
+    with closing(_connect()) as database:
+        database.executescript(schema)
+        return bool(database.execute("PRAGMA foreign_keys").fetchone()[0])
 
 
 def _connect() -> sqlite3.Connection:

@@ -35,6 +35,7 @@ from .phrases import Phrases
 from .progress_file import ProgressFile
 from .random_walk import Found, NoWalk, Walk, minimised, walk
 from .request_text import DONE, Request, realism, request, reworded
+from .solution import answer_doubt
 from .task_checks import Seen, is_left_out, played_again, replay_problem, tried, wording_problem
 from .worlds import BrokenTool, Worlds, open_worlds
 
@@ -302,7 +303,11 @@ async def _require_kept(source: Toolset, kept: ProgressFile, shown: Progress, co
     tasks = [task for _, task, _ in kept.tasks]
     with shown.track("playing kept tasks again", len(tasks)) as step:
         rollouts = await played_again(source, tasks, step, concurrency=concurrency)
-    problems = [(task.id, what) for task, one in zip(tasks, rollouts, strict=True) if (what := replay_problem(one))]
+    # The demonstration ends with the answer of then: that it is right is known only where a result has it still.
+    found = [
+        (task.id, replay_problem(one) or answer_doubt(task, one)) for task, one in zip(tasks, rollouts, strict=True)
+    ]
+    problems = [(name, what) for name, what in found if what]
     if problems:
         name, what = problems[0]
         raise ConfigError(

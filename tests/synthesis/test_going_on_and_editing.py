@@ -98,6 +98,29 @@ def test_tasks_that_no_longer_hold_are_not_gone_on_with(tmp_path: Path, monkeypa
     assert path.read_bytes() == content
 
 
+def test_a_task_whose_calls_hold_and_whose_answer_changed_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tasks.jsonl"
+    made = sdk.synthesize(bank(), 6, to=path, max_calls=1)
+    content = path.read_bytes()
+    cities = [task for task in made.tasks if str(task.expected.get("answer")) in ("Bath", "York", "Hull")]
+    writes = [task for task in made.tasks if task.expected["changes"]]
+    assert cities
+    made_before = Bank.__init__
+
+    def moved(self: Any) -> None:
+        made_before(self)
+        for account in self.accounts.values():
+            account["city"] = f"New {account['city']}ton"
+
+    monkeypatch.setattr(Bank, "__init__", moved)
+    said = rf"{len(cities) + len(writes)} of the 6 tasks made so far for .* do not hold any more"
+    with pytest.raises(sdk.ConfigError, match=said):
+        sdk.synthesize(bank(), 8, to=path, max_calls=1)
+    assert path.read_bytes() == content
+
+
 def test_going_on_in_worlds_that_changed_elsewhere_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, work, heard = tmp_path / "tasks.jsonl", tmp_path / "tasks.work.jsonl", io.StringIO()
     sdk.synthesize(bank(), 4, to=path, max_calls=1)

@@ -772,3 +772,20 @@ def test_an_action_sets_what_its_whole_name_means_and_nothing_else(action: str, 
     ok(twin, "act", id=made["id"])
     assert ok(twin, "getServer", id=made["id"]) == {**made, **(sets or {})}
     assert [one.operation for one in twin.report().events] == ([] if sets else ["act"])
+
+
+@pytest.mark.parametrize("name", ["limit", "size", "count", "page_size"])
+def test_a_number_with_a_default_or_a_maximum_is_of_the_page_also_where_rows_have_its_name(name: str) -> None:
+    row = {"id": NUMBER, name: NUMBER}
+    paths = crud("/accounts", "Account", record(["id", name], **row), record([name], **{name: NUMBER}), kind=NUMBER)
+    list_accounts = paths["/accounts"]["get"]
+    for bound in ({"default": 50}, {"maximum": 100}):
+        list_accounts["parameters"] = [{"name": name, "in": "query", "schema": NUMBER | bound}]
+        twin = ApiTwin(api(paths))
+        assert len(ok(twin, "listAccounts")) == len(twin.state()["accounts"]) > 3
+        assert len(ok(twin, "listAccounts", **{name: 3})) == 3
+    list_accounts["parameters"] = [{"name": name, "in": "query", "schema": NUMBER}]
+    twin = ApiTwin(api(paths))
+    made = ok(twin, "createAccount", **{name: 3})
+    assert made in ok(twin, "listAccounts", **{name: 3})
+    assert {one[name] for one in ok(twin, "listAccounts", **{name: 3})} == {3}

@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import SourceError
 from ..guard.naming import numbered
 from ..toolsets.contradictions import satisfiable
-from ..toolsets.schema_parts import MANY, NAMED, ONE, replaced
+from ..toolsets.schema_parts import MANY, NAMED, ONE, replaced, schemas_in
 from .references import NotFollowed, Place, References
 
 logger = logging.getLogger(__name__)
@@ -104,10 +104,14 @@ class SchemaReader:
             schema[key] = self.read(value, where)
         elif key in MANY:
             schema[key] = self._list(value, where)
-        elif key in NAMED:
+        elif key in NAMED or key == "dependencies":
             if not isinstance(value, Mapping):
                 raise SourceError(f"{where}: must be an object of schemas, not {value!r:.80}")
-            schema[key] = {name: self.read(inner, where / name) for name, inner in value.items()}
+            # The `dependencies` of older drafts may hold lists of names, too.
+            schema[key] = {
+                name: inner if key == "dependencies" and isinstance(inner, list) else self.read(inner, where / name)
+                for name, inner in value.items()
+            }
         elif key == "required":
             # Some write `required: true` inside a property, where it means nothing.
             if isinstance(value, list) and value:
@@ -188,19 +192,6 @@ def _nullable(schema: Schema) -> Schema:
     return {"anyOf": [inside, {"type": "null"}], **outside}
 
 
-def subschemas(schema: Schema) -> Iterator[Schema]:
-    """The schemas that stand directly in `schema`; true and false are left out."""
-    for key, value in schema.items():
-        found: list[Any] = []
-        if key in ONE:
-            found = [value]
-        elif key in MANY:
-            found = value
-        elif key in NAMED:
-            found = list(value.values())
-        yield from (one for one in found if isinstance(one, dict))
-
-
 def referred(schema: Schema) -> Iterator[str]:
     """The names of the definitions that `schema` itself refers to, once for each reference."""
     pending = [schema]
@@ -208,7 +199,7 @@ def referred(schema: Schema) -> Iterator[str]:
         one = pending.pop()
         if isinstance(one.get("$ref"), str):
             yield one["$ref"].removeprefix(PREFIX)
-        pending += subschemas(one)
+        pending += schemas_in(one)
 
 
 class Closing:

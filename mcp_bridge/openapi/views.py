@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from ..toolsets.schema_checks import is_readable
-from ..toolsets.schema_parts import replaced
+from ..toolsets.schema_parts import replaced, schemas_in
 from .document import Document
-from .schemas import ANNOTATIONS, PREFIX, Closing, Schema, referred, subschemas
+from .schemas import ANNOTATIONS, PREFIX, Closing, Schema, referred
 
 Mark = Literal["readOnly", "writeOnly"]
 
@@ -102,7 +102,7 @@ class View:
 
     def _has_mark(self, schema: Schema) -> bool:
         """Whether an object of this schema, or of one written inside it, may have a marked property."""
-        return bool(self.hidden(schema)) or any(map(self._has_mark, subschemas(schema)))
+        return bool(self.hidden(schema)) or any(map(self._has_mark, schemas_in(schema)))
 
     def pruned(self, value: Any, schema: Schema | bool) -> Any:
         """`value` without the marked properties, by the original `schema`."""

@@ -166,10 +166,6 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
-    def report_md(self) -> Path:
-        return self.path / "report.md"
-
-    @property
     def report_json(self) -> Path:
         return self.path / "report.json"
 
@@ -212,10 +208,6 @@ class RunFolder:
                 raise RunFolderError(
                     f"{journal.path}: rollout {line.get('id')!r} is damaged: {error}; remove its line"
                 ) from error
-
-    def rollout_ids(self, stage: str) -> frozenset[str]:
-        """The ids that a stage has already; to skip them when a stage goes on."""
-        return frozenset(self._known_ids(stage))
 
     def rollout_stages(self) -> list[str]:
         """The stages that have rollouts."""

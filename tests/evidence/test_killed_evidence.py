@@ -86,7 +86,8 @@ def test_a_killed_run_says_what_is_open_and_holds_again_once_it_went_on(killed_r
     assert any("the run was not closed" in note for note in found.notes)
 
     with RunFolder.create_or_resume(path, CONFIG) as run:
-        missing = [name for name in ("a", "b", "c") if name not in run.rollout_ids("grpo")]
+        known = {rollout.id for rollout in run.iter_rollouts("grpo")}
+        missing = [name for name in ("a", "b", "c") if name not in known]
         play(run, "grpo", missing, step=0)
         if where == "finishing":
             run.finish_stage("grpo", {})

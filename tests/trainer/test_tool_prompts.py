@@ -144,7 +144,7 @@ def test_shares_that_are_one_or_nothing_are_the_plain_word(given: Any, meant: An
 def test_the_report_says_what_was_shown(by_name: sdk.TrainResult, mixed: sdk.TrainResult) -> None:
     assert by_name.report.run["tool_prompt"] == "names only"
     assert mixed.report.run["tool_prompt"] == "full schemas (50 %) and names only (50 %), measured with full schemas"
-    assert "Tools in the prompts: names only." in RunFolder.open_to_read(by_name.run_dir).report_md.read_text()
+    assert "Tools in the prompts: names only." in (by_name.run_dir / "report.md").read_text()
     assert "Tools in the prompts: names only." in str(by_name.report)
 
 

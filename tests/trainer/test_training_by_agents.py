@@ -97,7 +97,7 @@ def test_the_tokens_sampled_for_an_agent_are_trained_once_also_where_it_forgets(
     assert sum(line["broken_attempts"] for line in figures) == 1
     assert result.report.run["agent"] == "forgetful_agent"
     assert result.report.run["history_breaks"] == 3 * 2
-    assert "forgetful" in folder.report_md.read_text()
+    assert "forgetful" in (folder.path / "report.md").read_text()
 
     again = train(tiny_model_dir, tmp_path / "run")
     assert again.report.conditions == result.report.conditions

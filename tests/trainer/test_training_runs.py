@@ -74,7 +74,7 @@ def test_a_run_leaves_a_model_a_report_metrics_rollouts_and_a_curve(run: sdk.Tra
     assert load_model(str(run.model_dir)).tokenizer.chat_template
     folder = RunFolder.open_to_read(run.run_dir)
     assert folder.curve_png.read_bytes().startswith(b"\x89PNG")
-    assert "after GRPO" in folder.report_md.read_text()
+    assert "after GRPO" in (folder.path / "report.md").read_text()
     assert run.report.run["calls"]["answered"] == len([c for c in folder.read_calls() if c.event == "answered"]) >= 6
     assert json.loads(folder.report_json.read_text())
     lines = [m for m in folder.read_metrics() if m["stage"] == "grpo"]
@@ -103,7 +103,7 @@ def test_the_report_has_a_row_of_the_saved_model_asked_as_its_clients_will(run: 
     assert run.report.served is not None
     assert (run.report.served.like, run.report.served.differ) == ("after GRPO", [])
     assert "through the endpoint (1 task of 1 family)" in str(run.report)
-    assert "1 task of 1 family came out as in the measurement 'after GRPO'" in folder.report_md.read_text()
+    assert "1 task of 1 family came out as in the measurement 'after GRPO'" in (folder.path / "report.md").read_text()
     assert report_of(run.run_dir).served == run.report.served
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -112,10 +112,9 @@ def listen(host: str, port: int, key: str | None) -> socket.socket:
 
 def with_key(app: App, key: str) -> App:
     """`app` for clients that send the key. All others are answered 401, without a word of what they sent."""
-    expected = key.strip().encode()
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and _given_key(scope, expected)):
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and sends_key(scope, key.strip())):
             await app(scope, receive, send)
             return
         if scope["type"] == "http":
@@ -127,7 +126,14 @@ def with_key(app: App, key: str) -> App:
     return guarded
 
 
-def _given_key(scope: Any, expected: bytes) -> bool:
+def sends_key(scope: Mapping[str, Any], key: str) -> bool:
+    """Whether a request has this key."""
+    given = sent_key(scope)
+    return given is not None and hmac.compare_digest(given, key.encode())
+
+
+def sent_key(scope: Mapping[str, Any]) -> bytes | None:
+    """What follows `Authorization: Bearer`, where it comes once: of two, a proxy may have checked the other one."""
     given = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
-    scheme, _, token = (given[0] if len(given) == 1 else b"").partition(b" ")
-    return hmac.compare_digest(token.strip(), expected) and scheme.lower() == b"bearer"
+    scheme, _, key = (given[0] if len(given) == 1 else b"").partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else None

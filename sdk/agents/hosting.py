@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_bridge.errors import SourceError
-from mcp_bridge.publishing.listener import KEPT_OPEN_S
+from mcp_bridge.publishing.listener import KEPT_OPEN_S, sent_key
 from mcp_bridge.publishing.server import publish_found
 
 from ..errors import AgentFailure, plain_errors
@@ -54,7 +54,7 @@ class Host:
     def __init__(self, program: AgentProgram) -> None:
         self.program = program
         self.url = ""
-        self._served: dict[str, _Served] = {}
+        self._served: dict[bytes | None, _Served] = {}
         self._told: set[str] = set()
         server = publish_found(self._found)
         self._mcp = server.streamable_http_app(host=_HOST, stateless_http=True, max_request_body_size=_MOST_BODY)
@@ -65,7 +65,7 @@ class Host:
         key = secrets.token_urlsafe(32)
         backend = Backend(rollout, episode.sampling, episode.rollout.tool_prompt)
         chat = Endpoint(backend, agent.name, key, KEEP_ALIVE_S)
-        self._served[key] = _Served(rollout, chat)
+        self._served[key.encode()] = _Served(rollout, chat)
         episode.rollout.messages = episode.rollout.task.opening()
         endpoint = AgentEndpoint(f"{self.url}/v1", key, agent.name, f"{self.url}/mcp")
 
@@ -83,7 +83,7 @@ class Host:
                 await rollout.over.wait()
                 group.cancel_scope.cancel()
         finally:
-            del self._served[key]
+            del self._served[key.encode()]
             with anyio.CancelScope(shield=True):
                 await rollout.close()
             self._warn_of(rollout.overruled)
@@ -107,7 +107,7 @@ class Host:
             return
         if scope["type"] != "http":
             return
-        served = self._served.get(_key(scope))
+        served = self._served.get(sent_key(scope))
         try:
             if served is None:
                 raise ApiError(
@@ -128,7 +128,7 @@ class Host:
 
     def _found(self, request: Any) -> HostedRollout:
         """The rollout of a request to the tools' URL. Raises `SourceError` where it has ended meanwhile."""
-        served = self._served.get(_key(request.scope))
+        served = self._served.get(sent_key(request.scope))
         if served is None:
             raise SourceError("the rollout of this key has ended")
         return served.rollout
@@ -146,12 +146,6 @@ def _noting(rollout: HostedRollout, send: Send) -> Send:
         await send(message)
 
     return noted
-
-
-def _key(scope: Scope) -> str:
-    given = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
-    scheme, _, key = (given[0] if len(given) == 1 else b"").partition(b" ")
-    return key.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
 
 
 @asynccontextmanager

@@ -18,6 +18,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from mcp_bridge.publishing.listener import sends_key
+
 from ..policies.models import DEFAULT_SAMPLING
 from ..policies.protocol import Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer
@@ -27,7 +29,7 @@ from .api_errors import ApiError, as_api_error, shown
 from .backend import Backend
 from .chat_request import ChatRequest, read_request
 from .generation import Answering, Generated, Generator
-from .hosts import names_this_machine, sends_key
+from .hosts import names_this_machine
 from .metrics import ServingMetrics
 from .replies import (
     CLIENT_CLOSED,
@@ -259,7 +261,7 @@ class Endpoint:
         if self._api_key is None:
             self._check_host(request)
             return
-        if not sends_key(request, self._api_key):
+        if not sends_key(request.scope, self._api_key):
             raise ApiError(
                 401,
                 "the API key is missing or wrong; send it once, as 'Authorization: Bearer KEY'",

@@ -22,8 +22,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mcp_bridge.publishing.listener import sends_key
+
 from ..errors import ConfigError, ToolbakeError
-from ..serving.hosts import names_this_machine, sends_key
+from ..serving.hosts import names_this_machine
 from ..serving.server import Server, bind
 from ..traces.json_text import dump_json
 from .index import Place, RunIndex, find_runs
@@ -96,7 +98,7 @@ class Access:
 
     def _is_known(self, request: Request) -> bool:
         assert self._api_key is not None
-        return sends_key(request, self._api_key) or _equal(request.cookies.get(_COOKIE, ""), self._session)
+        return sends_key(request.scope, self._api_key) or _equal(request.cookies.get(_COOKIE, ""), self._session)
 
     async def _ask_for_key(self, request: Request) -> Response:
         assert self._api_key is not None

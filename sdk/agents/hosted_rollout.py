@@ -18,6 +18,7 @@ from mcp_bridge.records import Tool, ToolResult
 from ..errors import AgentFailure, ModelError, PolicyFailure, UserFailure
 from ..policies.protocol import Agent, Conversation, Reply, Sampling
 from ..policies.rendering import ChatRenderer, ParsedReply
+from ..policies.token_agent import unique_id
 from ..records import Message, TokenRow, ToolCall
 from ..rollouts.episode import Episode
 from ..rollouts.seeds import derive_seed
@@ -103,11 +104,7 @@ class UniqueCalls:
         return self._conversation.rows()
 
     def _unique(self, own: str) -> str:
-        unique, number = own, len(self._used)
-        while unique in self._used:
-            number += 1
-            unique = f"call_{number}"
-        self._used.add(unique)
+        unique = unique_id(own, self._used)
         if unique != own:
             self._own[unique] = own
         return unique
@@ -413,12 +410,7 @@ class HostedRollout:
         found = next((one for one in self._asked if (one.name, one.arguments) == (name, arguments)), None)
         if found is not None:
             self._asked.remove(found)
-        call_id = found.id if found is not None else ""
-        number = len(self._call_ids)
-        while not call_id or call_id in self._call_ids:
-            number += 1
-            call_id = f"mcp_{number}"
-        self._call_ids.add(call_id)
+        call_id = unique_id(found.id if found is not None else "", self._call_ids, "mcp")
         return ToolCall(id=call_id, name=name, arguments=dict(arguments))
 
     async def _tell_settled(self) -> None:

@@ -88,19 +88,19 @@ class TokenHistory:
 
 def with_call_ids(calls: Sequence[ToolCall], earlier: Sequence[Message]) -> list[ToolCall]:
     """The calls with ids that are unique in the conversation: their own where free, else `call_1`, `call_2`, ..."""
-    used = {message.tool_call_id for message in earlier}
+    used = {message.tool_call_id for message in earlier if message.tool_call_id is not None}
     used |= {call.id for message in earlier for call in message.tool_calls}
-    number = sum(len(message.tool_calls) for message in earlier)
-    out = []
-    for call in calls:
+    return [call.model_copy(update={"id": unique_id(call.id, used)}) for call in calls]
+
+
+def unique_id(own: str, used: set[str], stem: str = "call") -> str:
+    """`own` where it is free, else `call_1`, `call_2`, ...; it is added to those `used`."""
+    unique, number = own, len(used)
+    while not unique or unique in used:
         number += 1
-        call_id = call.id
-        while not call_id or call_id in used:
-            call_id = f"call_{number}"
-            number += call_id in used
-        used.add(call_id)
-        out.append(call if call_id == call.id else call.model_copy(update={"id": call_id}))
-    return out
+        unique = f"{stem}_{number}"
+    used.add(unique)
+    return unique
 
 
 def render_demonstration(

@@ -471,7 +471,7 @@ async def _replayed(
 
 
 async def check_reward(
-    verifier: VerifierLike, tasks: Any, source: Any, reach: tuple[Any, float], progress: Progress
+    verifier: VerifierLike, tasks: Any, source: Any, handlers: Any, connect_timeout_s: float, progress: Progress
 ) -> list[Advice]:
     """Do policies that do nothing useful earn the verifier's reward?"""
     from ..certification import certify_async
@@ -480,7 +480,13 @@ async def check_reward(
 
     try:
         report = await certify_async(
-            source, tasks, verifier, most_tasks=8, handlers=reach[0], connect_timeout_s=reach[1], progress=progress
+            source,
+            tasks,
+            verifier,
+            most_tasks=8,
+            handlers=handlers,
+            connect_timeout_s=connect_timeout_s,
+            progress=progress,
         )
     except (ToolbakeError, BridgeError) as error:
         fix = f"correct what stopped it: {_first(error)}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ from ..options import AsJson, Command, ConnectTimeout, Debug, HandlersName, Loca
 
 if TYPE_CHECKING:
     from ...progress import Progress
-    from ..checkup import Advice, Checkup
+    from ..checkup import Checkup
 
 TaskFile = Annotated[
     str | None, typer.Option("--tasks", metavar="FILE", show_default="none", help="The tasks to train on, checked too.")
@@ -81,22 +82,23 @@ def doctor(
         quiet_libraries()
         asked = load_handlers(handlers)
         with printing_to_stderr():
-            found = examine(
-                (tools, command), tasks, verifier, model, (asked, connect_timeout), progress_of(quiet), config
-            )
+            progress = progress_of(quiet)
+            found = examine(tools, command, tasks, verifier, model, config, asked, connect_timeout, progress)
         typer.echo(found.as_json() if as_json else str(found))
         if found.problems:
             raise typer.Exit(1)
 
 
 def examine(
-    words: tuple[str | None, str | None],
+    tools: str | None,
+    command: str | None,
     tasks: str | None,
     verifier: str | None,
     model: str | None,
-    reach: tuple[Any, float],
+    config: Path | None,
+    handlers: Any,
+    connect_timeout_s: float,
     progress: Progress,
-    config: Path | None = None,
 ) -> Checkup:
     """Every check that these arguments allow. What cannot be loaded is a finding, and the other checks go on."""
     import anyio
@@ -111,57 +113,44 @@ def examine(
         check_task_file,
         check_tools,
     )
-
-    found = [*check_machine(model), *check_packages(model), *(check_plan(model, config) if config is not None else ())]
-    missing = {"tools": words == (None, None), "tasks": tasks is None, "verifier": verifier is None}
-    source, prompts, judge = (_loaded(area, words, tasks, verifier, found) for area in missing)
-    if source is not None:
-        found += anyio.run(check_tools, source, model, *reach, prompts, config)
-    unusable = any(one.worth == 1 and one.level == "problem" for one in found)
-    if prompts is not None:
-        found += anyio.run(check_task_file, prompts, None if unusable else source, judge, reach[1], progress, config)
-    unusable = unusable or any(one.area == "tasks" and one.worth == 5 and one.level == "problem" for one in found)
-    if judge is not None and prompts is not None and source is not None and not unusable:
-        found += anyio.run(check_reward, judge, prompts, source, reach, progress)
-    if any(missing.values()):
-        wanted = {"tools": "TOOLS", "tasks": "--tasks FILE", "verifier": "--verifier FILE.py:NAME"}
-        fix = (
-            f"give {', '.join(wanted[area] for area, lacks in missing.items() if lacks)} to this command, to check them"
-        )
-        found.append(
-            Advice("project", "advice", f"not checked: {', '.join(a for a, m in missing.items() if m)}", fix, 90)
-        )
-    given = {"TOOLS": _typed(*words), "TASKS": _typed(tasks), "VERIFIER": _typed(verifier)}
-    return Checkup([replace(one, do=_filled(one.do, given)) for one in found])
-
-
-def _typed(word: str | None, command: str | None = None) -> str | None:
-    """A word of the command line as it is typed; None where none was given."""
-    if command is not None:
-        return f"--command {shlex.quote(command)}"
-    return None if word is None else shlex.quote(word)
-
-
-def _filled(text: str, given: Mapping[str, str | None]) -> str:
-    """`text` with the words of the command line, as far as they were given."""
-    for name, word in given.items():
-        text = text.replace(f"{{{name}}}", word or name)
-    return text
-
-
-def _loaded(
-    area: str, words: tuple[str | None, str | None], tasks: str | None, verifier: str | None, found: list[Advice]
-) -> Any:
-    """Tools, tasks or verifier as the functions of `sdk` take them; None, and a finding, where that cannot be."""
-    from ..checkup import Advice
     from ..sources import load_verifier, task_source, tool_source
 
-    try:
-        if area == "tools":
-            return tool_source(*words) if words != (None, None) else None
-        if area == "tasks":
-            return task_source(tasks) if tasks is not None else None
-        return load_verifier(verifier) if verifier is not None else None
-    except ToolbakeError as error:
-        found.append(Advice(area, "problem", str(error), f"correct the {area}: {error}", 1 if area == "tools" else 5))
-        return None
+    found = [*check_machine(model), *check_packages(model), *(check_plan(model, config) if config is not None else ())]
+    loading: dict[str, Callable[[], Any] | None] = {
+        "tools": None if tools is None and command is None else partial(tool_source, tools, command),
+        "tasks": None if tasks is None else partial(task_source, tasks),
+        "verifier": None if verifier is None else partial(load_verifier, verifier),
+    }
+    loaded: dict[str, Any] = {}
+    for area, load in loading.items():
+        try:
+            loaded[area] = None if load is None else load()
+        except ToolbakeError as error:
+            loaded[area], worth = None, 1 if area == "tools" else 5
+            found.append(Advice(area, "problem", str(error), f"correct the {area}: {error}", worth))
+    source, prompts, judge = loaded.values()
+    if source is not None:
+        found += anyio.run(check_tools, source, model, handlers, connect_timeout_s, prompts, config)
+    unusable = any(one.worth == 1 and one.level == "problem" for one in found)
+    if prompts is not None:
+        usable = None if unusable else source
+        found += anyio.run(check_task_file, prompts, usable, judge, connect_timeout_s, progress, config)
+    unusable = unusable or any(one.area == "tasks" and one.worth == 5 and one.level == "problem" for one in found)
+    if judge is not None and prompts is not None and source is not None and not unusable:
+        found += anyio.run(check_reward, judge, prompts, source, handlers, connect_timeout_s, progress)
+    if missing := [area for area, load in loading.items() if load is None]:
+        wanted = {"tools": "TOOLS", "tasks": "--tasks FILE", "verifier": "--verifier FILE.py:NAME"}
+        fix = f"give {', '.join(wanted[area] for area in missing)} to this command, to check them"
+        found.append(Advice("project", "advice", f"not checked: {', '.join(missing)}", fix, 90))
+    words = {"{TOOLS}": tools, "{TASKS}": tasks, "{VERIFIER}": verifier}
+    typed = {mark: mark.strip("{}") if word is None else shlex.quote(word) for mark, word in words.items()}
+    if command is not None:
+        typed["{TOOLS}"] = f"--command {shlex.quote(command)}"
+    return Checkup([replace(one, do=_filled(one.do, typed)) for one in found])
+
+
+def _filled(text: str, typed: Mapping[str, str]) -> str:
+    """`text` with the words of the command line, as far as they were given."""
+    for mark, word in typed.items():
+        text = text.replace(mark, word)
+    return text

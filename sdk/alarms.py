@@ -207,17 +207,16 @@ def sudden_jump(history: Sequence[StepFigures], settings: AlarmSettings) -> list
     return [Alarm(kind="jump", step=after[-1][0], message=message)]
 
 
-def cut_off(step: int, rollouts: Sequence[Rollout], settings: AlarmSettings) -> list[Alarm]:
+def cut_off(figures: StepFigures, rollouts: Sequence[Rollout], settings: AlarmSettings) -> list[Alarm]:
     """A token limit or the context ended many rollouts of a step: they could not earn what they were sampled for."""
-    share = step_figures(step, rollouts).cut_off
-    if share is None or share <= settings.cut_off:
+    if (share := figures.cut_off) is None or share <= settings.cut_off:
         return []
     ids = [r.id for r in rollouts if r.stop_reason in CUT_OFF][:_IDS]
     message = (
         f"a token limit or the context ended {share:.0%} of the rollouts; raise limits.max_turn_tokens or "
         "limits.max_tokens, or show less of the tools (tool_prompt)"
     )
-    return [Alarm(kind="cut_off", step=step, message=message, rollouts=ids)]
+    return [Alarm(kind="cut_off", step=figures.step, message=message, rollouts=ids)]
 
 
 def calls_given_up(history: Sequence[StepFigures], settings: AlarmSettings) -> list[Alarm]:
@@ -324,7 +323,7 @@ class Watch:
         found = [
             *canaries_earned(step, rollouts, self._settings),
             *repeated_answers(step, rollouts, self._settings),
-            *cut_off(step, rollouts, self._settings),
+            *cut_off(self._history[-1], rollouts, self._settings),
             *sudden_jump(self._history, self._settings),
             *calls_given_up(self._history, self._settings),
             *idle_calls(self._history, self._settings),

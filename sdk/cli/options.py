@@ -150,26 +150,20 @@ ConnectTimeout = Annotated[
         'longer. "toolbake": {"connect_timeout_s": ...} in its entry of an mcp.json comes before it.',
     ),
 ]
-LocalModel = Annotated[
-    str | None,
-    typer.Option(
+
+
+def _model(help: str) -> Any:
+    return typer.Option(
         "--model",
         metavar="FOLDER|NAME",
         show_default="the embedded SmolLM2-135M-Instruct",
         rich_help_panel=MODEL_PANEL,
-        help="A model folder or a name on the hub.",
-    ),
-]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="FOLDER|NAME",
-        show_default="the embedded SmolLM2-135M-Instruct",
-        rich_help_panel=MODEL_PANEL,
-        help="A model folder or a name on the hub; with --endpoint, the model's name there.",
-    ),
-]
+        help=help,
+    )
+
+
+LocalModel = Annotated[str | None, _model("A model folder or a name on the hub.")]
+Model = Annotated[str | None, _model("A model folder or a name on the hub; with --endpoint, the model's name there.")]
 Endpoint = Annotated[
     str | None,
     typer.Option(
@@ -202,6 +196,10 @@ LimitSettings = Annotated[
         help="What ends a conversation: what it may use up, or a tool that gives its final answer. May be given "
         "several times.",
     ),
+]
+Concurrency = Annotated[
+    int,
+    typer.Option("--concurrency", min=1, rich_help_panel=SAMPLING_PANEL, help="Conversations in flight at once."),
 ]
 Temperature = Annotated[
     float,

@@ -237,12 +237,7 @@ def evaluate(
     user_key: options.UserKey = None,
     handlers: options.HandlersName = None,
     connect_timeout: options.ConnectTimeout = 120.0,
-    concurrency: Annotated[
-        int,
-        typer.Option(
-            "--concurrency", min=1, rich_help_panel=options.SAMPLING_PANEL, help="Conversations in flight at once."
-        ),
-    ] = 64,
+    concurrency: options.Concurrency = 64,
     temperature: options.Temperature = 0.0,
     seed: options.Seed = 0,
     threshold: options.Threshold = 1.0,

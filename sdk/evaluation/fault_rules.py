@@ -16,7 +16,7 @@ from ..records import CallRecord, Message, Rollout, Task, ToolCall
 from ..verifiers.calls import ABSENT, call_in_words, fits, unmatched
 from ..verifiers.expectations import expected_answer, says
 from ..verifiers.text_tokens import positions, tokenize
-from ..verifiers.value_checks import same_json
+from ..verifiers.value_checks import plain_values, same_json
 from .conditions import is_success
 from .faults import ORDER, Fault, FaultKind
 
@@ -93,7 +93,7 @@ def ungrounded_argument(
     tokens, text = tokenize(context), context.casefold()
     known = _schema_values(tools[name].input_schema) if name in tools else frozenset[str]()
     for argument, value in arguments.items():
-        for leaf in _leaves(value):
+        for leaf in plain_values(value):
             said = str(leaf)
             if said in known or len(said.split()) > 1 or (identifiers_only and not any(c.isdigit() for c in said)):
                 continue
@@ -114,17 +114,6 @@ def _by_turn(rollout: Rollout) -> Iterator[tuple[int, Message]]:
     for message in rollout.messages:
         turn += message.role == "assistant"
         yield turn, message
-
-
-def _leaves(value: Any) -> Iterator[str | int | float]:
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _leaves(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _leaves(item)
-    elif isinstance(value, str | int | float) and not isinstance(value, bool):
-        yield value
 
 
 def _schema_values(schema: Any) -> frozenset[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .prompt_values import PromptValues, stems
+from .worlds import leaves
 
 MOST_WORDINGS = 14
 _SHORT = 30
@@ -37,7 +38,8 @@ def _of(content: Any, prompt: PromptValues) -> Iterator[str]:
         return
     if isinstance(content, list) and _COUNTING & prompt.vocabulary:
         yield str(len(content))
-    ranked = sorted(_fields(content), key=lambda field: -_asked_for(field[0], field[1], content, prompt))
+    fields = (field for field in leaves(content, is_leaf=lambda value: value is not None) if field[0])
+    ranked = sorted(fields, key=lambda field: -_asked_for(field[0], field[1], content, prompt))
     yield from (_written(value) for _, value in ranked[:8])
     last = next((path[-1] for path, _ in ranked if isinstance(path[-1], str)), None)
     if isinstance(content, list) and len(content) > 1 and last is not None:
@@ -58,17 +60,6 @@ def _of_text(text: str, prompt: PromptValues) -> Iterator[str]:
     sentences = [one.strip() for one in _SENTENCE.split(text) if one.strip()]
     by_likeness = sorted(sentences, key=lambda one: -len(prompt.vocabulary.intersection(stems(one))))
     yield from (one for one in by_likeness[:3] if len(one.split()) <= _SHORT)
-
-
-def _fields(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    if isinstance(value, Mapping):
-        for name, inner in value.items():
-            yield from _fields(inner, (*path, str(name)))
-    elif isinstance(value, list):
-        for place, inner in enumerate(value):
-            yield from _fields(inner, (*path, place))
-    elif value is not None and path:
-        yield path, value
 
 
 def _asked_for(path: tuple[str | int, ...], value: Any, content: Any, prompt: PromptValues) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -283,15 +283,23 @@ def content_of(result: ToolResult) -> Any:
     return result.text
 
 
-def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Scalar]]:
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(value.strip()) and len(value) <= _LONGEST and "\n" not in value
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def leaves(
+    value: Any, path: tuple[str | int, ...] = (), *, is_leaf: Callable[[Any], bool] = _is_scalar
+) -> Iterator[tuple[tuple[str | int, ...], Scalar]]:
     """The plain values of a result, each with its path. Yes, no and nothing are no values that one asks for."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
-            yield from leaves(inner, (*path, str(name)))
+            yield from leaves(inner, (*path, str(name)), is_leaf=is_leaf)
     elif isinstance(value, list):
         for place, inner in enumerate(value):
-            yield from leaves(inner, (*path, place))
-    elif _is_scalar(value):
+            yield from leaves(inner, (*path, place), is_leaf=is_leaf)
+    elif is_leaf(value):
         yield path, value
 
 
@@ -303,9 +311,3 @@ def at(value: Any, path: tuple[str | int, ...]) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return value
-
-
-def _is_scalar(value: Any) -> bool:
-    if isinstance(value, str):
-        return bool(value.strip()) and len(value) <= _LONGEST and "\n" not in value
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..records import Rollout
 from .text_tokens import NO_CONTENT, Token, positions, tokenize
+from .value_checks import plain_values
 
 _SPACES = re.compile(r"\s*")
 _SHORT = 8
@@ -277,15 +278,6 @@ def _leaves(structured: Any, text: str) -> Iterator[str | int | float]:
 
 
 def _values(value: Any) -> Iterator[str | int | float]:
-    """All texts and numbers inside, at any depth, in their order; bools carry nothing by themselves."""
-    rest = [value]
-    while rest:
-        one = rest.pop()
-        if isinstance(one, Mapping):
-            rest += [*one.values()][::-1]
-        elif isinstance(one, list):
-            rest += one[::-1]
-        elif isinstance(one, str) and ("\n" in one.strip() or len(one.split()) > _SHORT):
-            yield _Text(one)
-        elif isinstance(one, str | int | float) and not isinstance(one, bool):
-            yield one
+    for one in plain_values(value):
+        is_text = isinstance(one, str) and ("\n" in one.strip() or len(one.split()) > _SHORT)
+        yield _Text(one) if is_text else one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -28,6 +29,19 @@ def holds_json(whole: Any, part: Any) -> bool:
     if isinstance(whole, dict) and isinstance(part, dict):
         return all(key in whole and holds_json(whole[key], value) for key, value in part.items())
     return same_json(whole, part)
+
+
+def plain_values(value: Any) -> Iterator[str | int | float]:
+    """All texts and numbers inside, at any depth, in their order; bools carry nothing by themselves."""
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, Mapping):
+            rest += [*one.values()][::-1]
+        elif isinstance(one, list | tuple):
+            rest += one[::-1]
+        elif isinstance(one, str | int | float) and not isinstance(one, bool):
+            yield one
 
 
 def missing_expected(task: Task, needed: str) -> VerifierError:

@@ -9,7 +9,7 @@ import difflib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -388,7 +388,7 @@ def read_message(message: Mapping[str, Any], at: str) -> Message:
         raise bad_request(f"{at} has two reasonings that differ; send one of {', '.join(_REASONING)}", at)
     reasoning = reasoning or _thoughts(given.get("thinking_blocks", []), f"{at}.thinking_blocks")
     # A refusal is what the assistant said in place of an answer, or after it.
-    said = [_text(given.get("content", ""), f"{at}.content"), given.get("refusal", "")]
+    said = [read_text(given.get("content", ""), f"{at}.content"), given.get("refusal", "")]
     return Message(
         role=role,
         content="\n".join(filter(None, said)),
@@ -417,17 +417,17 @@ def _thoughts(blocks: Any, at: str) -> list[str]:
     return ["".join(texts)] if texts else []
 
 
-def _text(content: Any, at: str) -> str:
-    """A content as text: a string, or a list of parts that are text or a refusal."""
+def read_text(content: Any, at: str, kinds: Collection[str] = ("text",)) -> str:
+    """A content as text: a string, or a list of parts that are text, of these `kinds`, or a refusal."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise bad_request(f"{at} is a JSON {type(content).__name__}; send a string or a list of text parts", at)
     texts = []
     for index, part in enumerate(content):
-        text = part.get(part["type"]) if isinstance(part, Mapping) and part.get("type") in ("text", "refusal") else None
-        if not isinstance(text, str):
-            kind = part.get("type") if isinstance(part, Mapping) else part
+        kind = part.get("type") if isinstance(part, Mapping) else part
+        text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, Mapping) else None
+        if kind not in (*kinds, "refusal") or not isinstance(text, str):
             raise bad_request(
                 f"{at}.{index} is a part of type {shown(repr(kind))}; only text is supported", f"{at}.{index}"
             )

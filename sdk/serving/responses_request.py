@@ -17,6 +17,7 @@ from .chat_request import (
     adds_nothing,
     check_together,
     read_body,
+    read_text,
 )
 
 _HARMLESS: Harmless = {
@@ -206,20 +207,9 @@ def _message(item: Any, at: str) -> dict[str, Any]:
 
 def _text(content: Any, at: str) -> str:
     """A string, or the texts of a list of parts."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
+    if not isinstance(content, str | list):
         raise bad_request(f"{at} is missing or a JSON {type(content).__name__}; send a string or a list of texts", at)
-    texts = []
-    for index, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        text = part.get("refusal" if kind == "refusal" else "text") if isinstance(part, Mapping) else None
-        if kind not in (*_TEXT_PARTS, "refusal") or not isinstance(text, str):
-            raise bad_request(
-                f"{at}.{index} is a part of type {shown(repr(kind))}; only text is supported", f"{at}.{index}"
-            )
-        texts.append(text)
-    return "".join(texts)
+    return read_text(content, at, _TEXT_PARTS)
 
 
 def echoed(request: ResponsesRequest) -> dict[str, Any]:

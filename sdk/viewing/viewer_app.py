@@ -8,6 +8,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -171,8 +172,9 @@ class _Page:
             Route("/api/line", self.line),
             Route("/api/line", self.change, methods=["POST"]),
         ]
-        handlers: dict[Any, Any] = {LookupError: _gone, KeyError: _gone, ToolbakeError: _damaged, Exception: _failed}
-        handlers |= {ConfigError: _refused, RowFileChanged: _conflicting}
+        codes = {LookupError: 404, KeyError: 404, ToolbakeError: 500, ConfigError: 400, RowFileChanged: 409}
+        handlers: dict[Any, Any] = {kind: partial(_told, code) for kind, code in codes.items()}
+        handlers[Exception] = _failed
         return Starlette(routes=routes, exception_handlers=handlers, middleware=[Middleware(Access, api_key=api_key)])
 
     async def page(self, _: Request) -> Response:
@@ -301,20 +303,8 @@ async def _sent(request: Request, kind: type[_Sent], most_bytes: int) -> _Sent:
         raise HTTPException(400, f"that is not a {kind.__name__.lower()}: {error}") from error
 
 
-async def _gone(_: Request, error: Exception) -> Response:
-    return PlainTextResponse(str(error), 404)
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    return PlainTextResponse(str(error), 400)
-
-
-async def _conflicting(_: Request, error: Exception) -> Response:
-    return PlainTextResponse(str(error), 409)
-
-
-async def _damaged(_: Request, error: Exception) -> Response:
-    return PlainTextResponse(str(error), 500)
+async def _told(code: int, _: Request, error: Exception) -> Response:
+    return PlainTextResponse(str(error), code)
 
 
 async def _failed(_: Request, error: Exception) -> Response:

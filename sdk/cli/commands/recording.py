@@ -167,6 +167,10 @@ def unseen_policy(
     return SimulatedAnswers(**model_source(model, endpoint, api_key_env, say=say))
 
 
+def _say(text: str) -> None:
+    typer.echo(text, err=True)  # stdout is the protocol's
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -205,21 +209,17 @@ def record(
 
         source = tool_source(tools, command)
 
-        def say(text: str) -> None:
-            typer.echo(text, err=True)  # stdout is the protocol's
-
-        async def serve() -> None:
-            await serve_recorder(
+        anyio.run(
+            lambda: serve_recorder(
                 source,
                 to,
                 port=http,
                 server=server,
                 scrub=tuple(scrub or ()),
                 connect_timeout_s=connect_timeout,
-                say=say,
+                say=_say,
             )
-
-        anyio.run(serve)
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -255,22 +255,15 @@ def replay(
 
         from sandboxes.recorded import RecordedTwin, serve_replay
 
-        def say(text: str) -> None:
-            typer.echo(text, err=True)  # stdout is the protocol's
-
         twin = RecordedTwin(
             cassette,
-            unseen=unseen_policy(unseen, model, endpoint, api_key_env, say=say),
+            unseen=unseen_policy(unseen, model, endpoint, api_key_env, say=_say),
             reads=tuple(reads or ()),
             writes=tuple(writes or ()),
             errors_change=errors_change,
             nearest_at_least=nearest_at_least,
         )
-
-        async def serve() -> None:
-            await serve_replay(twin, port=http, say=say)
-
-        anyio.run(serve)
+        anyio.run(lambda: serve_replay(twin, port=http, say=_say))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -75,14 +75,13 @@ def serve_tools(
                 f"serving {count} {plural(count, 'tool')} on {where}{f'; {out} left out' if out else ''}", err=True
             )
 
-        async def run() -> None:
-            control = True if worlds else None
-            await serve(
+        anyio.run(
+            lambda: serve(
                 source,
                 port=http,
                 host=host,
                 key=key,
-                control=control,
+                control=True if worlds else None,
                 max_worlds=max_worlds,
                 idle_s=idle_s,
                 connect_timeout_s=connect_timeout,
@@ -90,5 +89,4 @@ def serve_tools(
                 inject_faults=inject_faults,
                 ready=say,
             )
-
-        anyio.run(run)
+        )

@@ -173,6 +173,16 @@ def test_beside_a_reference_version_3_0_keeps_words_and_version_3_1_keeps_everyt
     assert not Draft202012Validator(newer.closed({"$ref": "#/$defs/A"})).is_valid("four")
 
 
+def test_references_in_dependencies_of_older_drafts_are_followed() -> None:
+    schemas = {
+        "A": {"dependencies": {"a": {"$ref": "#/components/schemas/B"}, "b": ["c"]}},
+        "B": {"required": ["d"]},
+    }
+    made = with_schemas(schemas, openapi="3.1.0")
+    assert made.schemas["A"] == {"dependencies": {"a": {"$ref": "#/$defs/B"}, "b": ["c"]}}
+    assert made.closed({"$ref": "#/$defs/A"}) == {"dependencies": {"a": {"required": ["d"]}, "b": ["c"]}}
+
+
 def test_references_lead_to_files_beside_the_document(tmp_path: Path) -> None:
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "item.yaml").write_text(

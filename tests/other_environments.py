@@ -85,7 +85,7 @@ def _make(path: Path, requirements: tuple[str, ...]) -> None:
     venv.create(path, with_pip=False, symlinks=True)
     archives = path.parent / "archives"
     found = [_in_archive(one, archives) if "#subdirectory=" in one else one for one in requirements]
-    _pip("--python", str(path / "bin" / "python"), "install", "--quiet", *found)
+    _pip("--python", str(path / "bin" / "python"), "install", "--quiet", "--no-compile", *found)
 
 
 def _in_archive(requirement: str, archives: Path) -> str:

@@ -130,7 +130,8 @@ def _make(path: Path) -> None:
 
 
 def _pip(path: Path, *what: str) -> None:
-    command = [sys.executable, "-m", "pip", "--python", str(path / "bin" / "python"), "install", "--quiet", *what]
+    python = str(path / "bin" / "python")
+    command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", *what]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RuntimeError(f"pip could not install {' '.join(what)}:\n{ended.stderr.strip()}")

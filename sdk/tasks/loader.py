@@ -95,8 +95,9 @@ def _is_path(text: str) -> bool:
     if known and (one_word or os.path.isfile(text)):
         return True
     if known or (one_word and ("/" in text or Path(text).suffix)):
+        what = "tasks are not read from such a file" if os.path.isfile(text) else "there is no such file to read"
         raise ConfigError(
-            f"prompts: {text!r} looks like a path, but there is no such file to read; give the path of a "
+            f"prompts: {text!r} looks like a path, but {what}; give the path of a "
             f"{', '.join(SUFFIXES)} file, or put a prompt that only looks like a path into a list: [prompt]"
         )
     return False

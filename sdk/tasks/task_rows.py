@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -124,14 +125,18 @@ def _cell(column: str, cell: str, where: str) -> Any:
     return value
 
 
+_NAME = re.compile(r"\d+[eE]\d+")
+
+
 def _json_or_text(cell: str) -> Any:
-    """JSON where the cell is JSON, the text as it stands otherwise. `NaN` stays text."""
+    """JSON where the cell is JSON, the text as it stands otherwise. `NaN` stays text, and so does `12E4`, which is more
+    often a name than a number."""
 
     def keep_as_text(_: str) -> Any:
         raise ValueError
 
     try:
-        return json.loads(cell, parse_constant=keep_as_text)
+        return cell if _NAME.fullmatch(cell) else json.loads(cell, parse_constant=keep_as_text)
     except ValueError:
         return cell
 

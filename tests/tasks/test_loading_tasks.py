@@ -90,6 +90,12 @@ def test_csv_of_a_spreadsheet_is_read_with_its_separator_and_without_emptied_row
     ]
 
 
+def test_a_csv_cell_that_is_a_name_with_an_e_is_no_number(tmp_path):
+    path = tmp_path / "tasks.csv"
+    path.write_text("prompt,expected.answer\nWhich lot?,12E4\nHow many?,1.2e+05\nHow much?,1200.5\n", encoding="utf-8")
+    assert [task.expected["answer"] for task in load_tasks(path)] == ["12E4", 120000.0, 1200.5]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -204,6 +210,9 @@ def test_missing_and_unreadable_files_say_so(tmp_path):
         load_tasks("tasks.jsnl")
     with pytest.raises(ConfigError, match="looks like a path"):
         load_tasks("my tasks.csv")
+    (tmp_path / "tasks.yaml").touch()
+    with pytest.raises(ConfigError, match=r"tasks\.yaml' looks like a path, but tasks are not read from such a file"):
+        load_tasks(str(tmp_path / "tasks.yaml"))
     with pytest.raises(ConfigError, match=r"cannot read \.txt as tasks"):
         load_tasks(tmp_path / "tasks.txt")
     (tmp_path / "folder.json").mkdir()

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ..errors import ConfigError
 from ..records import Rollout, Verdict
-from .text_tokens import as_typed, sentences, tokenize
+from .text_tokens import as_typed, other_currency, sentences, tokenize
 from .value_checks import (
     first_schema_problem,
     holds_json,
@@ -111,6 +111,8 @@ class AnswerSet(ReadyMade):
             texts = [str(item) for item in items]
             if denial := next((word for word in tokenize(_lead(said, texts)) if word in denials), None):
                 return f"the list is denied: {denial!r}"
+            if other_currency("\n".join(texts), said):
+                return "the answer names another currency"
             try:
                 found = _listed(said, texts)
             except ValueError as error:

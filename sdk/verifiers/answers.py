@@ -20,6 +20,7 @@ from .text_tokens import (
     Token,
     as_typed,
     is_number,
+    other_currency,
     positions,
     quantities,
     sentences,
@@ -344,6 +345,9 @@ class AnswerMatch(ReadyMade):
         """Why the answer does not count, or None."""
         if rollout.stop_reason != "answered":
             return f"the rollout ended by {rollout.stop_reason}, not with an answer"
+        required = [[one for one in choices if not other_currency(str(one), rollout.answer)] for choices in required]
+        if not all(required):
+            return "the answer names another currency"
         golds = [[_gold_tokens(choice) for choice in choices] for choices in required]
         read = _with_digits if _is_numeric(golds) else as_typed
         said = read(rollout.answer)
@@ -458,9 +462,10 @@ def answer_match(
 
     The expected answer is a string, a number, a bool (yes or no), a list of acceptable ones, or `{"all": [...]}`, whose
     items must all be in the answer (each may itself be a list of acceptable ones). Case, punctuation, spaces, thousands
-    separators and currency signs are ignored. Numbers are compared by value, up to twelve also as words; 12 is found in
-    none of 312, A-12 and a date. A sign at the end of a word counts: C++, C#, A+, O-. English dates and times are those
-    of tools (December 1, 2026 is 2026-12-01, 2:30 PM is 14:30), and `in_progress` is also "in progress".
+    separators and a currency that only one of both names are ignored; another currency is wrong. Numbers are compared
+    by value, up to twelve also as words; 12 is found in none of 312, A-12 and a date. A sign at the end of a word
+    counts: C++, C#, A+, O-. English dates and times are those of tools (December 1, 2026 is 2026-12-01, 2:30 PM is
+    14:30), and `in_progress` is also "in progress".
 
     By default the answer may be a sentence that contains the expected one. It is wrong where
 

@@ -14,7 +14,7 @@ from mcp_bridge import safe_text
 
 from ..errors import ConfigError, VerifierError
 from ..records import CallRecord, Rollout, Verdict
-from .text_tokens import positions, tokenize
+from .text_tokens import other_currency, positions, tokenize
 from .value_checks import matches, missing_expected, same_json, shortened, wrong_expected
 from .verifier import ReadyMade
 
@@ -323,11 +323,13 @@ def _set(items: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool
 
 
 def _argument_text(gold: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
-    return isinstance(value, str) and tokenize(value) == _words(gold, where, pattern)
+    same = isinstance(value, str) and tokenize(value) == _words(gold, where, pattern)
+    return same and not other_currency(gold, value)
 
 
 def _says(gold: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
-    return isinstance(value, str) and bool(positions(_words(gold, where, pattern), tokenize(value)))
+    said = isinstance(value, str) and bool(positions(_words(gold, where, pattern), tokenize(value)))
+    return said and not other_currency(gold, value)
 
 
 def _words(gold: Any, where: str, pattern: Mapping[str, Any]) -> list[Any]:

@@ -19,7 +19,18 @@ import anyio
 from ..errors import ConfigError, VerifierError, plain_errors
 from ..records import CallRecord, Rollout, Verdict
 from .combining import checked_parts
-from .text_tokens import Token, as_typed, content_words, numbers_and_names, positions, quantities, sentences, tokenize
+from .text_tokens import (
+    Token,
+    as_typed,
+    content_words,
+    currencies,
+    named_currencies,
+    numbers_and_names,
+    positions,
+    quantities,
+    sentences,
+    tokenize,
+)
 from .value_checks import shortened
 from .verifier import ReadyMade, VerifierLike, call_in_thread, run_verifier, verifier_name
 
@@ -60,6 +71,7 @@ class _Document:
     def __init__(self, text: str) -> None:
         self.tokens = frozenset(tokenize(text))
         self.amounts = {(one.amount, one.dimension) for one in quantities(text)}
+        self.money, self.currencies = currencies(text), named_currencies(text)
 
 
 _document = lru_cache(maxsize=16)(_Document)
@@ -79,8 +91,12 @@ def lexical_support(document: str, claim: str) -> float:
 def exact_support(document: str, claim: str) -> float:
     """1 where the document has all of the claim's numbers, names and identifiers, otherwise 0: every paraphrase keeps
     them. An amount may be in another unit (12,500 g for 12.5 kg), and a date in another form (5 January 2026 for
-    2026-01-05)."""
+    2026-01-05). Its currency is the document's: that of the amount, or one that the document names."""
     have, claim = _document(document), as_typed(claim)
+    for amount, names in currencies(claim).items():
+        known = have.money.get(amount, have.currencies)
+        if known and not names <= known:
+            return 0.0
     if have.tokens.issuperset(numbers_and_names(claim)):
         return 1.0
     same = [one.text for one in quantities(claim) if one.dimension and (one.amount, one.dimension) in have.amounts]

@@ -155,6 +155,65 @@ def _value(number: str, power: str | None) -> Decimal | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# Currencies. Tokens have none: "12", "$12" and "12 USD" are the same number.
+
+_MONEY = {
+    name: code
+    for code, names in {
+        "USD": "$ usd dollar",
+        "EUR": "€ eur euro",
+        "GBP": "£ gbp pound",
+        "JPY": "¥ jpy yen",
+        "CHF": "chf franc",
+        "INR": "₹ inr rupee",
+    }.items()
+    for name in names.split()
+}
+_CODE = "USD|EUR|GBP|JPY|CHF|INR"
+_OTHER_CODES = "AED|AUD|BRL|CAD|CNY|CZK|DKK|HKD|HUF|IDR|ILS|KRW|MXN|MYR|NOK|NZD|PHP|PLN|RON|RUB|SAR|SEK|SGD|THB|TRY|ZAR"
+_HOME = "(?:US|U\\.S\\.|American|British|Swiss|Japanese|Indian) "
+"""Countries whose dollar, pound, franc, yen or rupee is the one in `_MONEY`; "Canadian dollars" are others."""
+_MONEY_NAME = (
+    rf"(?i:{_CODE})|{_OTHER_CODES}|(?:{_HOME})?(?P<name>(?:[A-Z][a-z]+ )?(?i:dollars?|pounds?|francs?|rupees?))"
+    r"|(?i:euros?|yen|yuan|cents?|pence|kron(?:a|or|er|e)|pesos?|zloty)"
+)
+_AMOUNT = re.compile(
+    rf"(?:(?P<before>[{_SIGNS}]\s?|\b(?:(?i:{_CODE})|{_OTHER_CODES})\s?)|(?<![\w.,]))[-−]?(?P<number>{_NUMBER})(?![.,]?\d)"
+    rf"(?:\s?(?P<after>[{_SIGNS}]|(?:{_MONEY_NAME})\b))?"
+)
+_ANY_CURRENCY = re.compile(rf"[{_SIGNS}]|(?<![^\W_])(?:{_CODE}|{_OTHER_CODES})(?![^\W_])", re.IGNORECASE)
+
+
+def currencies(text: str) -> dict[Decimal, set[str]]:
+    """The amounts of a text whose currency it names, each with its currencies.
+
+    Example: `currencies("12 euros, $7 and 3 boxes")` -> 12 with EUR, 7 with USD
+    """
+    found: dict[Decimal, set[str]] = {}
+    for match in _AMOUNT.finditer(as_typed(text)):
+        number, name = _value(match["number"], None), match["before"] or match["name"] or match["after"]
+        if number is not None and name:
+            found.setdefault(number, set()).add(_currency(name))
+    return found
+
+
+def _currency(name: str) -> str:
+    name = name.strip().casefold()
+    return _MONEY.get(name) or _MONEY.get(name.removesuffix("s")) or name.removesuffix("s")
+
+
+def other_currency(wanted: str, said: str) -> bool:
+    """Whether `said` names another currency with an amount of `wanted` than `wanted` does. No currency is no other."""
+    named = currencies(said) if (money := currencies(wanted)) else {}
+    return any(not named.get(amount, set()) <= names for amount, names in money.items())
+
+
+def named_currencies(text: str) -> set[str]:
+    """All signs and codes of currencies in a text, beside an amount or not (`"currency": "EUR"`)."""
+    return {_currency(name) for name in _ANY_CURRENCY.findall(text)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 Token = str | Decimal
 """A word in lower case, or a number by its value."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mcp_bridge import Toolset
@@ -27,8 +27,9 @@ _SAME_WORD = 0.85
 async def unknown_names(source: Toolset, tasks: Sequence[Task]) -> list[str]:
     """For each task, what it expects that these tools do not have, with the choices and the fix; empty where nothing.
 
-    Looks at the names and arguments of `expected["calls"]`, and at the tables of `expected["changes"]`. A world is
-    opened only to learn tables that are not known yet. Where its state cannot be read, tables are not looked at.
+    Looks at the names and arguments of `expected["calls"]` and `expected["forbid"]`, and at the tables of
+    `expected["changes"]`. A world is opened only to learn tables that are not known yet. Where its state cannot be
+    read, tables are not looked at.
     """
     tables: set[str] | None = set()
     looked: set[str] = set()
@@ -56,9 +57,10 @@ _COMPARES = re.compile(r"\b(as_expected|calls_match|required_calls|final_state)\
 
 
 async def require_known_names(source: Toolset, tasks: Sequence[Task], verifier: VerifierLike) -> list[str]:
-    """Raises `ConfigError` where a task expects a tool, an argument or a table that there is not, and `verifier` has a
-    ready-made one that compares them: before anything is trained on a reward that nothing can earn. What another
-    verifier makes of such names is not known: for it, a line that warns of the first, or none."""
+    """Raises `ConfigError` where a task expects or forbids a tool, an argument or a table that there is not, and
+    `verifier` has a ready-made one that compares them: before anything is trained on a reward that nothing can earn, or
+    without a limit that is thought to hold. What another verifier makes of such names is not known: for it, a line that
+    warns of the first, or none."""
     if named := await tasks_of_unknown_names(source, tasks):
         more = f" ({len(named)} of {len(tasks)} tasks)" if len(named) > 1 else ""
         if _COMPARES.search(verifier_name(verifier)):
@@ -79,24 +81,36 @@ async def _tables(source: Toolset, task: Task, number: int) -> set[str] | None:
 
 def _unknown_call(task: Task, tools: Sequence[Tool]) -> str:
     known = {tool.name: tool for tool in tools}
-    calls = task.expected.get("calls")
-    for call in calls if isinstance(calls, list) else []:
-        if not isinstance(call, Mapping) or not isinstance(name := call.get("name"), str):
-            continue  # of another form than the ready-made verifiers compare
+    for field, call in _named_calls(task):
+        name = call["name"]
+        fix = _NEVER_MADE if field == "forbid" else _NEVER_DONE
         if name not in known:
-            return f"expected.calls names the tool {name!r}, which there is not{_choices(name, known, 'the tools')}"
+            return (
+                f"expected.{field} names the tool {name!r}, which there is not{_choices(name, known, 'the tools', fix)}"
+            )
         schema = known[name].input_schema
         arguments = call.get("arguments", {})
         if not isinstance(arguments, Mapping) or _is_open(schema):
             continue
         for argument, pattern in arguments.items():
             may_lack = pattern is None or (isinstance(pattern, Mapping) and _HARMLESS & set(pattern))
-            if argument not in schema["properties"] and not may_lack:
+            if argument not in schema["properties"] and (field == "forbid" or not may_lack):
                 return (
-                    f"expected.calls gives {name} the argument {argument!r}, which it does not have"
-                    f"{_choices(argument, schema['properties'], 'its arguments')}"
+                    f"expected.{field} gives {name} the argument {argument!r}, which it does not have"
+                    f"{_choices(argument, schema['properties'], 'its arguments', fix)}"
                 )
     return ""
+
+
+def _named_calls(task: Task) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The calls that a task expects and forbids, without those of another form than the ready-made verifiers compare:
+    each after the name of its field."""
+    for field in ("calls", "forbid"):
+        calls = task.expected.get(field)
+        for call in calls if isinstance(calls, list) else []:
+            one = {"name": call} if isinstance(call, str) and field == "forbid" else call
+            if isinstance(one, Mapping) and isinstance(one.get("name"), str):
+                yield field, one
 
 
 def _is_open(schema: Mapping[str, Any]) -> bool:
@@ -128,9 +142,13 @@ def _unknown_table(task: Task, tables: set[str]) -> str:
     return ""
 
 
-def _choices(name: str, known: Iterable[str], what: str) -> str:
+_NEVER_DONE = "Correct it, since no policy could do that"
+_NEVER_MADE = "Correct it, since it forbids nothing that a policy could do"
+
+
+def _choices(name: str, known: Iterable[str], what: str, fix: str = _NEVER_DONE) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
-    fix = "Correct it, since no policy could do that; or leave it out where your verifier does not compare it"
+    fix = f"{fix}; or leave it out where your verifier does not compare it"
     return f"{meant}; {what} are {and_more(names, _MOST_NAMES) or 'none'}. {fix}"

@@ -132,7 +132,7 @@ def calls_match(*, order: Order = "any", only: bool = False, most_mistakes: int 
     failed.
 
     `task.expected["forbid"]` lists calls that must not even be tried: names of tools, or patterns. Such a pattern needs
-    to name only the arguments that make the call forbidden.
+    to name only the arguments that make the call forbidden, and 17 and "17" are the same in it.
 
     `required_calls` asks for equal arguments; prefer it where they are known. Raises `VerifierError` for a task
     without calls, unless something is forbidden there.
@@ -151,10 +151,14 @@ def _gold_calls(rollout: Rollout, verifier: str) -> list[Mapping[str, Any]]:
     if not isinstance(gold, list):
         raise wrong_expected(task, "calls", f"is {shortened(gold)}; it must be {_FORM}")
     for call in gold:
-        known = isinstance(call, Mapping) and isinstance(call.get("name"), str) and set(call) <= {"name", "arguments"}
-        if not known or not isinstance(call.get("arguments", {}), Mapping):
+        if not _is_call(call):
             raise wrong_expected(task, "calls", f"holds {shortened(call)}; it must be {_FORM}")
     return gold
+
+
+def _is_call(call: Any) -> bool:
+    known = isinstance(call, Mapping) and isinstance(call.get("name"), str) and set(call) <= {"name", "arguments"}
+    return known and isinstance(call.get("arguments", {}), Mapping)
 
 
 _Fit = Callable[[Mapping[str, Any], CallRecord], bool]
@@ -215,7 +219,7 @@ def _forbidden(rollout: Rollout) -> list[CallRecord]:
         raise VerifierError(f"{where} is {shortened(named)}; it must be a list of names of tools, or {_FORM}")
     patterns = [{"name": one} if isinstance(one, str) else one for one in named]
     for pattern in patterns:
-        if not isinstance(pattern, Mapping) or not isinstance(pattern.get("name"), str):
+        if not _is_call(pattern):
             raise VerifierError(f"{where} holds {shortened(pattern)}; give names of tools, or {_FORM}")
     return [record for record in rollout.calls if any(_is(pattern, record, where) for pattern in patterns)]
 
@@ -224,13 +228,34 @@ def _is(pattern: Mapping[str, Any], record: CallRecord, where: str) -> bool:
     given = record.call.arguments
     wrong = pattern.get("arguments", {}).items()
     return bool(pattern["name"] == record.call.name) and all(
-        name in given and (fits(inner, given[name], where) or _written_alike(inner, given[name]))
-        for name, inner in wrong
+        fits(_leniently(inner), given.get(name, ABSENT), where) for name, inner in wrong
     )
 
 
+@dataclass(frozen=True)
+class _Alike:
+    """A plain value that other spellings fit, too."""
+
+    value: str | int | float
+
+
+def _leniently(pattern: Any) -> Any:
+    """A pattern whose plain values, at any depth, other spellings fit: many tools take `17` for `"17"`, and do the
+    same."""
+    if isinstance(pattern, Mapping):
+        plain = not any(str(key).startswith("$") for key in pattern)
+        return {key: _leniently(inner) if plain or key in _HOLDS else inner for key, inner in pattern.items()}
+    if isinstance(pattern, list):
+        return [_leniently(inner) for inner in pattern]
+    return _Alike(pattern) if isinstance(pattern, str | int | float) else pattern
+
+
+_HOLDS = frozenset({"$optional", "$one_of", "$set"})
+"""Kinds of patterns that hold patterns."""
+
+
 def _written_alike(one: Any, other: Any) -> bool:
-    """Whether two plain values are the same as text: many tools take `17` for `"17"`, and do the same."""
+    """Whether two plain values are the same as text."""
     plain = isinstance(one, str | int | float) and isinstance(other, str | int | float)
     return plain and str(one).strip().casefold() == str(other).strip().casefold()
 
@@ -258,6 +283,8 @@ def fits(pattern: Any, value: Any, where: str) -> bool:
 
     Lists and objects may hold patterns. Raises `VerifierError` for any other `$` key.
     """
+    if isinstance(pattern, _Alike):
+        return value is not ABSENT and (fits(pattern.value, value, where) or _written_alike(pattern.value, value))
     if isinstance(pattern, Mapping) and any(str(key).startswith("$") for key in pattern):
         return _special(pattern, value, where)
     if value is ABSENT:

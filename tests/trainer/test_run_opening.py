@@ -374,13 +374,19 @@ def test_checkpoints_that_are_all_kept_for_a_choice_need_their_space(tmp_path: P
     [
         ({"calls": [{"name": "get_ordr"}]}, "the tool 'get_ordr', which there is not; did you mean 'get_order'"),
         ({"calls": [{"name": "get_order", "arguments": {"nummer": "7"}}]}, "the argument 'nummer', .* are order_id"),
+        ({"forbid": ["cancel_*"]}, r"forbid names the tool 'cancel_\*', which there is not"),
+        ({"forbid": [{"name": "get_ordr"}]}, "forbid names the tool 'get_ordr', .*did you mean 'get_order'"),
+        (
+            {"forbid": [{"name": "get_order", "arguments": {"nummer": {"$absent": True}}}]},
+            "forbid gives get_order the argument 'nummer', .* are order_id",
+        ),
         (
             {"changes": [{"table": "order", "key": "7", "column": "status", "before": "open", "after": "lost"}]},
             "the table 'order', .*did you mean 'orders'",
         ),
     ],
 )
-def test_a_task_that_nobody_can_win_is_refused_before_a_folder_is_written(
+def test_a_task_that_nobody_can_win_or_that_forbids_what_nobody_can_do_is_refused_before_a_folder_is_written(
     expected: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     tasks = [{"id": f"t{n}", "prompt": f"Order {n}?", "expected": {"calls": [{"name": "get_order"}]}} for n in range(5)]

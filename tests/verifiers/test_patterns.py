@@ -153,8 +153,36 @@ async def test_a_forbidden_call_counts_when_it_was_only_tried():
 
 
 @pytest.mark.parametrize(
+    ("pattern", "forbidden", "allowed"),
+    [
+        ({"limit": {"$absent": True}}, [{}, {"query": "chair"}], [{"limit": 5}]),
+        ({"limit": {"$optional": 5}}, [{}, {"limit": 5}, {"limit": "5"}], [{"limit": 6}]),
+        ({"limit": {"$one_of": [5, {"$absent": True}]}}, [{}, {"limit": 5}, {"limit": "5"}], [{"limit": 6}]),
+        ({"order": {"id": "17"}}, [{"order": {"id": 17}}, {"order": {"id": "17"}}], [{"order": {"id": 18}}, {}]),
+        ({"orders": [17, "A"]}, [{"orders": ["17", "a"]}], [{"orders": [17]}, {"orders": [17, "B"]}]),
+        ({"orders": {"$set": [17, 18]}}, [{"orders": ["18", 17]}], [{"orders": [17, 19]}]),
+        ({"order": {"sum": {"$near": 5, "within": 1}}}, [{"order": {"sum": 5.5}}], [{"order": {"sum": 7}}]),
+    ],
+)
+async def test_a_forbidden_call_is_seen_without_the_argument_and_in_other_spellings_at_any_depth(
+    pattern, forbidden, allowed
+):
+    gold = {"forbid": [{"name": "find", "arguments": pattern}]}
+    for arguments in (*forbidden, *allowed):
+        verdict = await judge(calls_match(), expected=gold, calls=[("find", {"query": "chair", **arguments})])
+        assert verdict.score == float(arguments in allowed), arguments
+
+
+async def test_an_expected_call_is_not_taken_in_other_spellings():
+    gold = {"calls": [{"name": "find", "arguments": {"order": {"id": "17"}}}]}
+    assert (await judge(calls_match(), expected=gold, calls=[("find", {"order": {"id": 17}})])).score == 0
+
+
+@pytest.mark.parametrize(
     ("expected", "message"),
     [
+        ({"forbid": [{"name": "do", "argumnets": {"x": "2"}}]}, "holds .*argumnets.*give names of tools, or a list"),
+        ({"forbid": [{"name": "do", "arguments": ["x"]}]}, "give names of tools, or a list"),
         ({"answer": "x"}, r"calls_match compares with expected\['calls'\]"),
         ({"calls": [{"tool": "do"}]}, "it must be a list of"),
         ({"calls": [{"name": "do", "arguments": {"x": {"$like": 1}}}]}, "a pattern has one of the keys"),

@@ -288,7 +288,7 @@ def fits(pattern: Any, value: Any, where: str) -> bool:
     if isinstance(pattern, Mapping) and any(str(key).startswith("$") for key in pattern):
         return _special(pattern, value, where)
     if value is ABSENT:
-        return False
+        return pattern is None
     if isinstance(pattern, Mapping):
         return isinstance(value, Mapping) and all_fit(pattern, value, where)
     if isinstance(pattern, list):
@@ -308,8 +308,8 @@ def _same_time(pattern: Any, value: Any) -> bool:
 
 
 def all_fit(patterns: Mapping[str, Any], values: Mapping[str, Any], where: str) -> bool:
-    """Whether every pattern fits the value of its name, and there are no other values. A null that no pattern names is
-    an argument that was left open."""
+    """Whether every pattern fits the value of its name, and there are no other values. A null is an argument that was
+    left out, and the other way round."""
     named = all(fits(pattern, values.get(name, ABSENT), where) for name, pattern in patterns.items())
     return named and {name for name, value in values.items() if value is not None} <= set(patterns)
 
@@ -369,8 +369,8 @@ def _words(gold: Any, where: str, pattern: Mapping[str, Any]) -> list[Any]:
 _Kind = Callable[[Any, Any, str, Mapping[str, Any]], bool]
 _KINDS: dict[str, _Kind] = {
     "$any": lambda _gold, value, _where, _pattern: value is not ABSENT,
-    "$absent": lambda _gold, value, _where, _pattern: value is ABSENT,
-    "$optional": lambda inner, value, where, _pattern: value is ABSENT or fits(inner, value, where),
+    "$absent": lambda _gold, value, _where, _pattern: value is ABSENT or value is None,
+    "$optional": lambda inner, value, where, _pattern: value is ABSENT or value is None or fits(inner, value, where),
     "$one_of": _one_of,
     "$near": _near,
     "$text": _argument_text,

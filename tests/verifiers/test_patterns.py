@@ -96,7 +96,7 @@ async def test_patterns_that_overlap_are_paired_so_that_each_has_a_call():
         ({"$text": "Late parcel"}, ["late  PARCEL."], ["late", "late parcel today", 5]),
         ({"$pattern": "[A-Z]-[0-9]+"}, ["A-17"], ["A-17x", "a-17", 17]),
         ({"$set": [1, {"$any": True}]}, [[1, 2], [2, 1]], [[2, 3], [1], [1, 2, 3], "12"]),
-        ({"$absent": True}, [], ["", None, 0]),
+        ({"$absent": True}, [None], ["", 0]),
         (
             {"in": [{"$says": "tea"}]},
             [{"in": ["green tea"]}],
@@ -171,6 +171,14 @@ async def test_a_forbidden_call_is_seen_without_the_argument_and_in_other_spelli
     for arguments in (*forbidden, *allowed):
         verdict = await judge(calls_match(), expected=gold, calls=[("find", {"query": "chair", **arguments})])
         assert verdict.score == float(arguments in allowed), arguments
+
+
+@pytest.mark.parametrize(("pattern", "earns"), [(None, 1), ({"$absent": True}, 1), ({"$optional": 5}, 1), (5, 0)])
+async def test_a_null_and_an_argument_that_is_left_out_are_the_same(pattern, earns):
+    gold = {"calls": [{"name": "find", "arguments": {"limit": pattern}}]}
+    for arguments in ({}, {"limit": None}):
+        assert (await judge(calls_match(), expected=gold, calls=[("find", arguments)])).score == earns, arguments
+    assert (await judge(calls_match(), expected=gold, calls=[("find", {"limit": 6})])).score == 0
 
 
 async def test_an_expected_call_is_not_taken_in_other_spellings():

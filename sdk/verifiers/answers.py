@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -177,7 +177,7 @@ def _denied(said: str, one: Quantity, denials: frozenset[str], asked: set[Any]) 
     if any(word in denials for word in tokenize(said[start:end])):
         return True
     before, after = (" ".join(map(str, tokenize(part))) for part in (said[start : one.start], said[stop:end]))
-    denial = _denies(before, after)
+    denial = _denies(before, after, asked)
     return denial is not None and not asked.issuperset(tokenize(denial))
 
 
@@ -242,16 +242,24 @@ _NOT_REACHED_AFTER = re.compile(r"(?:it )?(?:is|was|has) (?:not\b|what it's not)
 """Words before and after a status with which it is not reached. A name or a day may stand there: "will be Monday"."""
 _CROSS, _TICK = re.compile("[\u274c\u2717\u2718\u2716]"), re.compile("[\u2705\u2713\u2714\u2611]")
 """Signs with which a model crosses something out or ticks it off."""
+_DOUBT = (
+    r"(?:probably|perhaps|maybe|possibly|presumably|i (?:think|guess|believe|suppose|assume)|unclear|unconfirmed"
+    r"|(?:i am |i'm )?(?:not (?:sure|certain)|unsure|uncertain))"
+)
+"""Says after a value that it is not sure: "BAY-12, I think." """
 _CLAUSE_END = re.compile(
-    r"(?<=[.!?;])\s+|,\s+|\n+|\s+-+\s+|(?<!anything )\bbut\b|:\s+(?!(?:false|untrue|wrong|incorrect|no)\b)",
+    rf"(?<=[.!?;])\s+|,\s+(?!(?:but )?{_DOUBT}\W*(?:$|\n))|\n+|\s+-+\s+|(?<!anything )\bbut\b(?!\s+{_DOUBT}\W*(?:$|\n))"
+    r"|:\s+(?!(?:false|untrue|wrong|incorrect|no)\b)",
     re.IGNORECASE,
 )
+_ALL_BUT = re.compile(r"\b((?:every|all|any|each)\w*(?: of(?: the)?)?(?: \w+)?) but\b", re.IGNORECASE)
 _DENIED_BEFORE = re.compile(
     r"\b(?:whether|either|doubt|unlikely|untrue|neither|maybe|perhaps|possibly|no way|no idea|anything but|far from"
     r"|probably|likely|presumably|i (?:think|believe)"
     r"|no (?:sign|record|evidence|indication|proof|confirmation)"
     r"|(?:did not|didn't|do not|don't) (?:see|find|think|believe|know)"
     r"|(?:not|never|no|\w+n't)(?: \S+){1,3} n?or$"
+    r"|(?:may|might|could)(?: well)? be$|(?:one|some|any) of$"
     r"|(?:except|other than|opposite of|rather than|instead of|opposed to|used to be)$"
     r"|(?:false|wrong|incorrect|not true|un(?:clear|sure|certain)|not (?:sure|clear|certain)) (?:that|if)"
     r"|(?:cannot|can't|could not|couldn't|unable to|not) (?:confirm|verify|say|tell)|assum(?:e|es|ing)|suppose"
@@ -260,13 +268,44 @@ _DENIED_BEFORE = re.compile(
 _DENIED_AFTER = re.compile(
     r"(?:(?:is|was|are|were|be|would|a|an|simply|just|clearly) )*"
     r"(?:(?:false|wrong|incorrect|untrue|lie|mistaken)\b|no$)"
+    rf"|(?:but )?{_DOUBT}$"
 )
 """Words before a value, and right after it, that deny or doubt it."""
+_NOT_SO = re.compile(
+    r"(?:\w+n't|cannot|(?:is|was|are|were|has|have|had|does|do|did|will|would|can|could|should)"
+    r"(?: (?:also|still|now|currently|probably|certainly))* (?:not|never|hardly|no longer|unlikely))\b"
+    r"(?! (?:only|just)\b)"
+)
+_MAY_BE = re.compile(r"(?:might|may|could) (?:be|have|not|well|also)\b")
+_LACKING = DENIALS | _NEGATIONS | _CONTRACTED | {"unpaid", "overdue", "missing", "absent", "outstanding", "remaining"}
+_LACKING |= {
+    "no",
+    "none",
+    "lack",
+    "lacks",
+    "pending",
+    "owe",
+    "owes",
+    "must",
+    "need",
+    "needs",
+    "fail",
+    "failed",
+    "fails",
+}
+_POSSIBLE = frozenset({"can", "may", "might", "could", "possible", "possibly"})
+"""Words right after a value that deny or doubt what it is, and words of a question that asks for just that: "Who has
+not paid?", "Which bay may be free?" """
 
 
-def _denies(before: str, after: str) -> str | None:
-    """The words of a clause that deny or doubt the value between both parts, which are its words joined by blanks."""
+def _denies(before: str, after: str, asked: Collection[Any]) -> str | None:
+    """The words of a clause that deny or doubt the value between both parts, which are its words joined by blanks.
+    `asked` are the user's words."""
     found = _DENIED_BEFORE.search(before) or _DENIED_AFTER.match(after)
+    if found is None and _LACKING.isdisjoint(asked):
+        found = _NOT_SO.match(after)
+    if found is None and _POSSIBLE.isdisjoint(asked):
+        found = _MAY_BE.match(after)
     return found[0] if found else None
 
 
@@ -470,9 +509,10 @@ def answer_match(
     By default the answer may be a sentence that contains the expected one. It is wrong where
 
     - the rollout did not end with an answer, or the answer is empty or only repeats the prompt;
-    - the expected words are negated ("not shipped"), or every clause with them only asks, doubts ("maybe shipped"),
-      calls them wrong or tells what is not so yet ("ready to be shipped"); or the reply does not begin with yes or no,
-      or the opposite follows ("Yes, but the answer is no");
+    - the expected words are negated ("not shipped", "bay 12 is not free", unless the prompt asks what is not), or every
+      clause with them only asks, doubts ("maybe shipped", "bay 12, I think"), calls them wrong or tells what is not so
+      yet ("ready to be shipped"); or the reply does not begin with yes or no, or the opposite follows
+      ("Yes, but the answer is no", "Yes, it has not");
     - the expected answer is one of `options` (or of `task.expected["options"]`, which takes precedence), and the answer
       gives another option, too ("shipped, not yet delivered" gives one);
     - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
@@ -610,7 +650,34 @@ def _is_no_reply(said: str, choices: list[list[list[Token]]], known: list[Token]
     if not all(word in (*YES, *NO) for word in words) or not words:
         return None
     found = [_NO_REPLY.match(said) if "no" in words else None, _UNSURE.search(said)]
-    return next((one[0] for one in found if one is not None and not positions(tokenize(one[0]), known)), None)
+    unsure = next((one[0] for one in found if one is not None and not positions(tokenize(one[0]), known)), None)
+    return unsure or _opposite(said, known)
+
+
+_REPLY_CLAUSE = re.compile(r"\W*(yes|no)\W+", re.IGNORECASE)
+_NOT = (DENIALS | _NEGATIONS | _CONTRACTED) - {"no"}
+_AUXILIARY = frozenset({"is", "are", "was", "were", "has", "have", "had", "does", "do", "did"})
+_PRONOUN = frozenset({"it", "they", "he", "she", "that", "this", "there", "you"})
+_NOT_YET = frozenset({"only", "to", "being", "or", "will", "would", "can", "could", "may", "might", "so", "too", "no"})
+
+
+def _opposite(said: str, asked: list[Token]) -> str | None:
+    """The clause after yes that denies what was asked, in the words of the question and in their order, or the one
+    after no that says it: "Yes, it has not been paid." """
+    reply = _REPLY_CLAUSE.match(said)
+    if reply is None or not _LACKING.isdisjoint(asked) or "or" in asked:
+        return None
+    words = next((words for _, words in _clauses(said[reply.end() :]) if words), [])
+    rest = iter(asked)
+    if not all(word in rest for word in words if word not in NO_CONTENT | _NOT):
+        return None
+    denied = not _NOT.isdisjoint(words)
+    if reply[1].lower() == "no":
+        says_it = bool(words) and words[0] in _PRONOUN and not _AUXILIARY.isdisjoint(words)
+        found = says_it and not denied and _NOT_YET.isdisjoint(words)
+    else:
+        found = denied
+    return " ".join(map(str, words)) if found else None
 
 
 def _sentences(text: str) -> list[str]:
@@ -631,6 +698,7 @@ def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
 
 
 def _clauses(text: str) -> list[tuple[str, list[Token]]]:
+    text = _ALL_BUT.sub(r"\1 except", text)
     return [(clause.strip(), tokenize(clause)) for clause in _CLAUSE_END.split(text) if clause]
 
 
@@ -663,7 +731,7 @@ def _not_asserted(
                     if is_reply and (number or at):
                         continue
                     before, after = (" ".join(map(str, part)) for part in (words[:at], words[at + len(form) :]))
-                    found = _denies(before, after) or (_not_reached(before, after) if form in statuses else None)
+                    found = _denies(before, after, known) or (_not_reached(before, after) if form in statuses else None)
                     denied = found is not None and not positions(tokenize(found), known)
                     crossed = _CROSS.search(clause) if not _TICK.search(clause) else None
                     reasons.append("asks" if clause.endswith("?") else found if denied else crossed and crossed[0])

@@ -9,7 +9,7 @@ from rollouts_for_verifiers import rollout
 
 from sdk.errors import ConfigError, VerifierError
 from sdk.records import Message
-from sdk.verifiers import answer_match, answer_number, run_verifier
+from sdk.verifiers import answer_match, answer_number, as_expected, run_verifier
 from sdk.verifiers.text_tokens import tokenize
 
 
@@ -99,6 +99,76 @@ async def test_a_right_answer_counts_as_chat_models_write_it(answer, gold, promp
 )
 async def test_what_only_contains_the_right_words_does_not_count(answer, gold, prompt):
     assert await score(answer, gold, prompt=prompt) == 0
+
+
+@pytest.mark.parametrize("verifier", [answer_match(), as_expected()])
+@pytest.mark.parametrize(
+    ("prompt", "gold", "right", "wrong"),
+    [
+        (
+            "Which bay is free?",
+            "BAY-12",
+            [
+                "BAY-12, not BAY-13",
+                "BAY-12 is not only free, it is clean.",
+                "The free bay is BAY-12; BAY-13 isn't free.",
+                "BAY-13 is not free, but BAY-12 is.",
+                "All bays are taken but BAY-12 is free",
+                "BAY-12 is free, probably since Monday.",
+            ],
+            [
+                "BAY-12 is not free.",
+                "BAY-12 isn't free.",
+                "BAY-12 is never free.",
+                "BAY-12 is no longer free.",
+                "BAY-12 is unlikely to be free.",
+                "BAY-12 might be free.",
+                "It may be BAY-12.",
+                "BAY-12 probably.",
+                "BAY-12 (not sure)",
+                "BAY-12, I think.",
+                "BAY-12, but I'm not sure.",
+                "every bay but BAY-12",
+            ],
+        ),
+        ("Which bay is not free?", "BAY-12", ["BAY-12 is not free."], ["It may be BAY-12."]),
+        ("Who hasn't paid?", "Anna", ["Anna has not paid."], ["Anna, maybe."]),
+        ("Which bay may be free?", "BAY-12", ["BAY-12 may be free."], ["BAY-12 is not free."]),
+        ("Which room is free?", "B-4", ["Room B-4 is free."], ["Room B-4 is not free."]),
+        (
+            "Is it late, and when does it start?",
+            "2026-01-05",
+            ["It is not late; it starts on 5 January 2026"],
+            ["5 January 2026 is not possible"],
+        ),
+    ],
+)
+async def test_a_value_that_its_clause_denies_or_doubts_afterwards_does_not_count_unless_that_was_asked(
+    verifier, prompt, gold, right, wrong
+):
+    scores = {one: await score(one, gold, prompt=prompt, verifier=verifier) for one in (*right, *wrong)}
+    assert scores == dict.fromkeys(right, 1) | dict.fromkeys(wrong, 0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "gold", "earns"),
+    [
+        ("Has it been approved?", "Yes, it has not been approved.", True, 0),
+        ("Has it been approved?", "Yes, it hasn't.", True, 0),
+        ("Has it been approved?", "No, it has been approved.", False, 0),
+        ("Has it been approved?", "No, it has.", False, 0),
+        ("Has it been approved?", "Yes, it has been approved, not rejected.", True, 1),
+        ("Has it been approved?", "No, it has not been approved.", False, 1),
+        ("Has it been approved?", "No, it has to be approved.", False, 1),
+        ("Has it been approved?", "No, it was rejected.", False, 1),
+        ("Is it on time?", "Yes, it is not late.", True, 1),
+        ("Is it on time?", "No, it is late.", False, 1),
+        ("Is it not paid?", "Yes, it is not paid.", True, 1),
+        ("Is Alba larger than Brava?", "No, Brava is larger than Alba.", False, 1),
+    ],
+)
+async def test_yes_and_no_do_not_count_where_their_clause_says_the_opposite(prompt, answer, gold, earns):
+    assert await score(answer, gold, prompt=prompt) == earns
 
 
 @pytest.mark.timeout(20)

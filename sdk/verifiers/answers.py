@@ -40,7 +40,32 @@ _SMALL = "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
 _BETWEEN = re.compile(rf"\bbetween\s+(?:\w+\s+)?(?:[^\w\s]?\d|(?:{_SMALL})\b)", re.IGNORECASE)
 """A range of numbers ("between 3 and 5"), not of places."""
 _MULTIPLE_BEFORE = r"\b(?:half|twice|thrice|double|triple|times)(?:\s+(?:of|the|these|those))*:?\s+$|[×]\s*$"
-_MULTIPLE_AFTER = r"\s*\b(?:dozen|thousand|million|billion)\b|(?:[kmb]|[bm]n|st|nd|rd|th)\b|\s*[/*×]\s*\d"
+_MULTIPLE_AFTER = (
+    r"\s*\b(?:dozen|hundred|thousand|million|billion|and (?:(?:an?|one|two|three) )?(?:half|third|quarter|fifth)s?)\b"
+    r"|(?:\s?k|[mb]|[bm]n|st|nd|rd|th)\b|\s*[/*×x^]\s*\d|\s*\+|\s+\d+/\d"
+    "|\\s*[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2079\u2150-\u215e]"
+)
+_LIMIT_BEFORE = re.compile(
+    r"\b(?:(?:a )?(?:min|max)(?:imum)?\.?(?: of)?|exceed(?:s|ed|ing)?|upwards? of|in excess of|within|beyond"
+    r"|as (?:many|much|few|little|high|low|long) as|approach(?:es|ing)|short of|at (?:least|most)|up to"
+    r"|(?:more|less|fewer|greater) than|over|under|above|below|almost|nearly)\s+$",
+    re.IGNORECASE,
+)
+_LIMIT_AFTER = re.compile(
+    r"\s*\b(?:(?:and|or) (?:above|up|upwards?|over|more|higher|greater|below|lower|under|less|fewer|beyond|counting)"
+    r"|upwards?|at (?:least|most)|(?:at )?(?:an? )?(?:min|max)(?:imum)?|too (?:many|much|few|little)"
+    r"|pairs?|couples?)\b",
+    re.IGNORECASE,
+)
+"""Words beside a number with which it is a limit, or another amount, unless the prompt has them."""
+_RATE = re.compile(
+    r"\s*\b(?:per|an? (?=(?:second|minute|hour|day|night|week|month|year|person|unit|piece|item)\b(?! (?:ago|later))))"
+    r"\s*(?P<of>\w+)",
+    re.IGNORECASE,
+)
+_RATES = frozenset({"per", "each", "every", "one", "single", "rate", "price", "average"})
+_RATES |= {"daily", "hourly", "weekly", "monthly", "yearly", "annual"}
+"""Words of a prompt that asks for an amount per something."""
 _BEFORE = re.compile(
     r"(?:\b(?:not|no|never|isn't|wasn't|cannot|(?:more|less|fewer|greater|other|rather) than|at (?:least|most)|up to"
     r"|almost|nearly|as much as|used to be|(?:may|might|could|would|let's) (?:be|say)|if (?:\w+ ){0,2}(?:is|was)"
@@ -124,7 +149,10 @@ class AnswerNumber(ReadyMade):
             unitless = bool(wanted.dimension) and any(not one.dimension for one in others)
             return f"the answer does not say {wanted.text}" + ", its number has no unit that is known" * unitless
         denials = DENIALS - words_asked
-        denied = any(_is_bounded(said, one) or _denied(said, one, denials, words_asked) for one in right)
+        denied = any(
+            _is_bounded(said, one, words_asked, bool(wanted.dimension)) or _denied(said, one, denials, words_asked)
+            for one in right
+        )
         if denied or all(_asks(said, one) for one in right):
             return "the answer asks about the number, denies or only bounds it, or says a part or a multiple of it"
         if others:
@@ -146,28 +174,37 @@ def answer_number(*, within: float = 0.0, relative: float = 0.0, max_words: int 
     The expected answer is a number, a text such as `"12.5 kg"`, or `{"value": 12.5, "unit": "kg"}`. Where it has a
     unit, the answer needs one of the same kind (12 500 g); where it has none, only the number counts. Units of length,
     mass, time, volume, data, speed, energy, power and temperature are known, percent, and six currencies, which are not
-    exchanged; `sdk.verifiers.text_tokens.UNITS` lists them. Numbers up to twelve count also as words.
+    exchanged; `sdk.verifiers.text_tokens.UNITS` lists them. Upper and lower case do not matter, except where another
+    unit is written so: mW is not MW, and Gb is not GB. Numbers up to twelve count also as words.
 
     `within` is the largest difference in the unit of the expected answer, `relative` as a share of its amount; the
     larger counts. The answer is wrong where it has another number that the prompt does not have, hedges ("12 or
     13"), lists other words ("rug, 12, open, Porto"), denies or doubts something in the clause with the number, only
-    bounds the number ("at least 12"), makes another amount of it ("twice 12"), or has more than `max_words` words.
+    bounds the number ("at least 12"), makes another amount of it ("twice 12", "12 kg per day" for 12 kg), or has more
+    than `max_words` words.
 
     Example: `answer_number(relative=0.01)` with `expected={"answer": "1.5 kg"}`
     """
     return AnswerNumber(within=within, relative=relative, max_words=max_words)
 
 
-def _is_bounded(said: str, one: Quantity) -> bool:
+def _is_bounded(said: str, one: Quantity, asked: Collection[Any], has_unit: bool) -> bool:
     """Whether the words beside a number deny or bound it, or make another amount of it."""
-    return bool(_BEFORE.search(said[: one.start]) or _AFTER.match(said, one.start + len(one.text)))
+    found = _BEFORE.search(said[: one.start]) or _AFTER.match(said, one.start + len(one.text))
+    return bool(found) or _is_another(said, one, asked, has_unit)
 
 
-def _is_multiplied(said: str, one: Quantity) -> bool:
-    """Whether the words beside a number make another amount of it. What only bounds it may be the answer: "It is at
-    most 100." """
+def _is_another(said: str, one: Quantity, asked: Collection[Any], has_unit: bool) -> bool:
+    """Whether the words beside a number make another amount of it, or a limit that the prompt, with its words `asked`,
+    does not ask for: "It is at most 100." Where the expected amount `has_unit`, one per day is another."""
     before, after = said[: one.start], said[one.start + len(one.text) :]
-    return bool(re.search(_MULTIPLE_BEFORE, before, re.IGNORECASE) or re.match(_MULTIPLE_AFTER, after, re.IGNORECASE))
+    if re.search(_MULTIPLE_BEFORE, before, re.IGNORECASE) or re.match(_MULTIPLE_AFTER, after, re.IGNORECASE):
+        return True
+    limits = [found[0] for found in (_LIMIT_BEFORE.search(before), _LIMIT_AFTER.match(after)) if found]
+    if any(word not in asked for limit in limits for word in tokenize(limit) if word not in ("a", "an", "of", "and")):
+        return True
+    rate = _RATE.match(after) if has_unit and _RATES.isdisjoint(asked) else None
+    return rate is not None and rate["of"].casefold() not in asked
 
 
 def _denied(said: str, one: Quantity, denials: frozenset[str], asked: set[Any]) -> bool:
@@ -440,9 +477,11 @@ class AnswerMatch(ReadyMade):
             ]
             if not found:
                 return "the answer does not say it"
-            amounts = [one for one in quantities(said) if [one.number] in [form for _, form in found]]
-            if amounts and all(_is_multiplied(said, one) for one in amounts):
-                return f"the answer says a part or a multiple of {amounts[0].text}"
+            forms = [form for _, form in found]
+            amounts = [one for one in quantities(said) if [one.number] in forms or tokenize(one.text) in forms]
+            has_unit = any(one.dimension for text in texts for one in quantities(str(text)))
+            if amounts and all(_is_another(said, one, known, has_unit) for one in amounts):
+                return f"the answer says a limit, a part or a multiple of {amounts[0].text}"
             for at, form in found:
                 spans |= set(range(at, at + len(form)))
         if (turned := _turned(rollout, golds)) is not None:
@@ -518,7 +557,8 @@ def answer_match(
     - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
     - it lists the expected one among more than `other_values` + 1 others ("kettle, lamp, rug, mirror"; sentences, too,
       and rows without signs), with another one after "or", or with the other one that was asked about ("A or B?");
-    - the expected number is part of another one ("twice 12", "12 dozen");
+    - the expected number is part of another one ("twice 12", "12 dozen", "12 kg per day" for 12 kg) or a limit that was
+      not asked for ("more than 12");
     - yes or no is no reply ("No idea", "Yes, probably"), or the expected text is also a small word (IT, May, option A)
       and the answer only has the word;
     - it repeats more than `other_values` other values that tools returned, in whatever form, or at least half of the

@@ -46,7 +46,7 @@ _TABLE: dict[str, dict[str, str]] = {
     },
     "speed": {"m/s": "1", "km/h kmh kph": "0.2777777777777777777777777778", "mph": "0.44704"},
     "energy": {"j joule": "1", "kj": "1000", "wh": "3600", "kwh": "3600000"},
-    "power": {"w watt": "1", "kw": "1000", "mw": "1000000"},
+    "power": {"milliwatt": "0.001", "w watt": "1", "kw kilowatt": "1000", "mw megawatt": "1000000"},
     "share": {"% percent pct": "1"},
     "kelvin": {"k kelvin": "1", "°c celsius": "1", "°f fahrenheit": "0.5555555555555555555555555556"},
     "EUR": {"€ eur euro": "1"},
@@ -66,6 +66,10 @@ UNITS = {
     for name in names.split()
 }
 """Unit in lower case -> its dimension and how much of the dimension's base unit it is. Currencies are not exchanged."""
+
+_OTHERS = "k M G T Mg Mm Ms Ml Kb Mb Gb Tb Kib Mib Gib Tib"
+_AS_WRITTEN = {"mW": "milliwatt", **dict.fromkeys(_OTHERS.split(), "")}
+"""Units that are others in lower case: a thousand, a million, tonnes, bits. "" is no unit of `UNITS`."""
 
 _SIGNS = "$€£¥₹"
 _NUMBER = (
@@ -138,7 +142,8 @@ def _unit(match: re.Match[str]) -> tuple[str, int]:
 
 
 def _folded(name: str) -> str:
-    name = "".join(name.split()).casefold().removesuffix(".")
+    name = "".join(name.split())
+    name = _AS_WRITTEN.get(name, name).casefold().removesuffix(".")
     if name not in UNITS and name.endswith("s") and name[:-1] in UNITS and len(name) > 3:
         return name[:-1]
     return name
@@ -224,6 +229,8 @@ _CODES = "usd|eur|gbp|jpy|chf|inr|dollars?|euros?|pounds?"
 _THIN = re.compile(r"(?<=\d)[\u00a0\u202f\u2009'’](?=\d{3}(?!\d))")
 _CODE_AFTER = re.compile(rf"(?<=\d)\s*(?:{_CODES})\b", re.IGNORECASE)
 _CODE_BEFORE = re.compile(rf"\b(?:{_CODES})\s*(?=-?\d)", re.IGNORECASE)
+_RAISED = re.compile("(?<=\\d)(?=[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2079\u2150-\u215e])")
+"""Between a number and a power or a fraction: 5² is not 52."""
 _PIECE = re.compile(
     r"""
     (?P<number> (?<![\w.]) -?                                # a minus, not a hyphen: nothing is before it
@@ -288,7 +295,7 @@ def tokenize(text: str) -> list[Token]:
 
     Example: `tokenize("It costs $1,234.50.") == ["it", "costs", Decimal("1234.5")]`
     """
-    text = _THIN.sub(",", as_typed(text))
+    text = _RAISED.sub(" ", _THIN.sub(",", as_typed(text)))
     text = unicodedata.normalize("NFKC", text).casefold()
     text = text.translate({ord(sign): None for sign in _CURRENCY} | {ord("−"): "-"})
     text = _CODE_BEFORE.sub("", _CODE_AFTER.sub("", text))

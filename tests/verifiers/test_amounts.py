@@ -4,7 +4,7 @@ import pytest
 from rollouts_for_verifiers import rollout
 
 from mcp_bridge.records import ToolResult
-from sdk.verifiers import answer_match, answer_set, as_expected, calls_match, grounded, run_verifier
+from sdk.verifiers import answer_match, answer_number, answer_set, as_expected, calls_match, grounded, run_verifier
 
 
 async def score(verifier, answer, gold, *, prompt="How much is it?", **fields):
@@ -60,3 +60,62 @@ async def test_an_amount_may_have_a_currency_where_no_result_names_one():
     one = rollout("It costs 40 EUR.", expected={"answer": 40}, prompt="How much is it?", calls=[("price", {})])
     one.calls[0].result = ToolResult(text="40")
     assert (await run_verifier(grounded(answer_match()), one)).score == 1
+
+
+BOUNDED = ["5+", "5+ nurses", "a minimum of 5", "It exceeds 5.", "max 5", "min. 5", "minimum 5", "5 minimum", "over 5"]
+BOUNDED += ["upwards of 5", "in excess of 5", "as many as 5", "within 5", "5 and above", "5 and counting", "at least 5"]
+MULTIPLIED = ["5 hundred", "5 and a half", "5k", "5 k", "5½", "5²", "5^2", "5x2", "5 x 2", "5 1/2", "5 pairs"]
+MULTIPLIED += ["5 too many"]
+PLAIN = ["5", "There are 5 nurses.", "The minimum is 5.", "Minimum: 5", "5 nurses and a doctor", "five nurses"]
+
+
+@pytest.mark.parametrize("verifier", [answer_match(), answer_number()])
+async def test_a_number_that_is_a_limit_or_a_part_of_another_amount_is_wrong(verifier):
+    asked = {"prompt": "How many nurses are there?", "verifier": verifier}
+    answers = (*BOUNDED, *MULTIPLIED, *PLAIN)
+    assert [one for one in answers if await score(answer=one, gold=5, **asked)] == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "gold"),
+    [
+        ("How many pairs are left?", "5 pairs", 5),
+        ("Within how many days must I return it?", "Within 5 days.", "5 days"),
+        ("What is the minimum weight?", "minimum 5 kg", "5 kg"),
+        ("How much is it per day?", "12 kg per day", "12 kg"),
+        ("How much does a chair cost?", "12 EUR per chair", "12 EUR"),
+        ("How much was it?", "12 EUR a week ago", "12 EUR"),
+    ],
+)
+@pytest.mark.parametrize("verifier", [answer_match(), answer_number()])
+async def test_an_amount_may_have_the_limit_and_the_rate_that_are_asked_for(verifier, prompt, answer, gold):
+    assert await score(verifier, answer, gold, prompt=prompt) == 1
+
+
+@pytest.mark.parametrize("verifier", [answer_match(), answer_number()])
+@pytest.mark.parametrize(
+    ("answer", "gold"), [("12 kg per day", "12 kg"), ("12 kg a day", "12 kg"), ("€12 per unit", "12 EUR")]
+)
+async def test_an_amount_per_something_is_another_where_the_whole_is_asked_for(verifier, answer, gold):
+    assert await score(verifier, answer, gold) == 0
+
+
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        ("5 mW", ["5 mW", "0.005 W"], ["5 MW", "5,000,000 W"]),
+        ("5 MW", ["5000 kW", "5 MW"], ["5 mW"]),
+        ("12 mg", ["12 mg", "12 MG"], ["12 Mg"]),
+        ("12 GB", ["12 gb", "12000 MB"], ["12 Gb", "12000 Mb"]),
+        ("5 K", ["5 K", "5 kelvin"], ["5 k"]),
+        ("12 kg", ["12 KG", "12 Kg"], []),
+    ],
+)
+async def test_a_unit_whose_case_makes_it_another_unit_is_another(gold, right, wrong):
+    scores = {one: await score(answer_number(), one, gold) for one in (*right, *wrong)}
+    assert scores == dict.fromkeys(right, 1) | dict.fromkeys(wrong, 0)
+
+
+async def test_a_power_and_a_fraction_do_not_lengthen_a_number():
+    assert await score(answer_match(), "5²", 52) == await score(answer_match(), "5½", 51) == 0
+    assert await score(answer_match(), "5 km²", "5 km2") == 1

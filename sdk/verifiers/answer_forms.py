@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ..errors import ConfigError
 from ..records import Rollout, Verdict
-from .text_tokens import as_typed, other_currency, sentences, tokenize
+from .text_tokens import as_typed, content_words, other_currency, sentences, tokenize
 from .value_checks import (
     first_schema_problem,
     holds_json,
@@ -96,35 +96,47 @@ class AnswerSet(ReadyMade):
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the answer lists the expected items, in any order, and no others; else 0, or F1 where `partial`."""
-        form = "a list of texts and numbers"
+        form = "a list of texts and numbers, or of lists of acceptable ones"
         items = gold(rollout, "answer", form)
         if isinstance(items, dict) and set(items) == {"all"}:
             items = items["all"]
-        if not isinstance(items, list) or not items or not all(tokenize(str(item)) for item in items):
+        choices = [item if isinstance(item, list) else [item] for item in items] if isinstance(items, list) else []
+        if not choices or not all(choices) or not all(tokenize(str(one)) for some in choices for one in some):
             raise wrong_expected(rollout.task, "answer", f"is {shortened(items)}; it must be {form}")
-        wanted = [tokenize(str(item)) for item in items]
-        denials = _NONE - set(words_asked(rollout))
+        wanted = [[tokenize(str(one)) for one in some] for some in choices]
+        texts = [str(one) for some in choices for one in some]
+        denials = _NONE - set(asked := words_asked(rollout))
         f1 = 0.0
 
         def problem(said: str) -> str | None:
             nonlocal f1
-            texts = [str(item) for item in items]
-            if denial := next((word for word in tokenize(_lead(said, texts)) if word in denials), None):
+            lead = _lead(said, texts)
+            if denial := next((word for word in tokenize(lead) if word in denials | _OPEN.difference(asked)), None):
                 return f"the list is denied: {denial!r}"
+            if strange := next((word for word in content_words(lead) if not _may_lead(word, asked)), None):
+                return f"before the list stands {strange!r}, which the prompt does not have"
+            if said.endswith("?"):
+                return "the answer asks"
             if other_currency("\n".join(texts), said):
                 return "the answer names another currency"
             try:
                 found = _listed(said, texts)
             except ValueError as error:
                 return str(error)
-            missing = [item for item, words in zip(items, wanted, strict=True) if words not in found]
-            others = [words for words in found if words not in wanted]
+            missing = [some[0] for some, forms in zip(choices, wanted, strict=True) if not _count(forms, found)]
+            others = [words for words in found if not any(words in forms for forms in wanted)]
             if denial := next((word for words in others for word in words if word in denials), None):
                 return f"the list is denied: {denial!r}"
             # An item that is listed twice is found once: the second costs precision.
+            twice = [
+                some[0]
+                for some, forms in zip(choices, wanted, strict=True)
+                if _count(forms, found) > wanted.count(forms)
+            ]
             f1 = 2 * (len(wanted) - len(missing)) / (len(wanted) + len(found))
             reasons = [f"missing: {', '.join(map(str, missing))}"] * bool(missing)
             reasons += [f"not asked for: {', '.join(' '.join(map(str, words)) for words in others)}"] * bool(others)
+            reasons += [f"listed twice: {', '.join(map(str, twice))}"] * bool(twice)
             return "; ".join(reasons) or None
 
         verdict = judged_answer(rollout, problem)
@@ -200,12 +212,13 @@ def answer_exact() -> AnswerExact:
 
 def answer_set(*, partial: bool = False) -> AnswerSet:
     """A verifier: the answer lists all items of `task.expected["answer"]`, in any order, and no others. The items are a
-    list, also as `{"all": [...]}`.
+    list, also as `{"all": [...]}`; each may itself be a list of acceptable ones.
 
     `partial`: the score of a list that is not right is F1, the harmonic mean of precision and recall, and not 0.
 
     The answer is the list and nothing else. Commas, semicolons, "and" or line breaks separate the items; bullets and
-    numbers are allowed, and so is a lead that ends in a colon ("The orders are: 1, 2 and 3") and denies nothing. A JSON
+    numbers are allowed, and so is a lead in the prompt's words that ends in a colon ("The orders are: 1, 2 and 3") and
+    denies nothing. No item is listed twice, and the answer does not ask. A JSON
     list is an answer, too. A comma between two digits separates thousands or items, whichever gives expected items
     ("1,000,2,000"); where both readings do, the answer is wrong.
 
@@ -280,6 +293,22 @@ def _lead(said: str, items: list[str]) -> str:
     """The text before the list, with its colon; empty where items have colons themselves."""
     lead, colon, _ = as_typed(said).partition(":")
     return lead + colon if colon and "\n" not in lead and not any(":" in item for item in items) else ""
+
+
+_LEADS = frozenset({"answer", "final", "list", "following", "item", "result", "found", "total", "here"})
+_OPEN = frozenset({"any", "some", "most", "either", "or", "other", "than", "also", "if"})
+_OPEN |= {"may", "might", "could", "would"}
+"""Words of a lead that leaves open which of the items it means, or what else."""
+
+
+def _count(forms: list[list[Any]], found: list[list[Any]]) -> int:
+    """How many of the items that were found are one of the forms."""
+    return sum(words in forms for words in found)
+
+
+def _may_lead(word: Any, asked: list[Any]) -> bool:
+    """Whether a word may stand before the list: a word of the prompt, in the singular or the plural, or of any list."""
+    return any(str(word).removesuffix("s") == str(one).removesuffix("s") for one in (*asked, *_LEADS))
 
 
 def _read_commas(run: str, wanted: list[list[Any]]) -> str:

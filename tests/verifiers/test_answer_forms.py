@@ -93,6 +93,50 @@ async def test_an_answer_may_repeat_what_the_question_denies(verifier, prompt, a
     assert await judge(verifier, answer, {"answer": expected}, prompt="How many are there, and which?") == 0
 
 
+WARDS = ["ICU", "Oncology", "Surgery"]
+
+
+@pytest.mark.parametrize(
+    "lead", ["", "The wards are: ", "Open wards: ", "The ward list: ", "Here are all open wards: "]
+)
+async def test_a_list_may_have_a_lead_in_the_words_of_the_prompt(lead):
+    assert await judge(answer_set(), f"{lead}ICU, Oncology, Surgery", {"answer": WARDS}, prompt="Which wards are open?")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "ER, Dialysis and also: ICU, Oncology, Surgery",
+        "ER, Dialysis: ICU, Oncology, Surgery",
+        "Maybe: ICU, Oncology, Surgery",
+        "Apart from: ICU, Oncology, Surgery",
+        "Other than: ICU, Oncology, Surgery",
+        "Any of: ICU, Oncology, Surgery",
+        "These are closed: ICU, Oncology, Surgery",
+        "Are they: ICU, Oncology, Surgery?",
+        "ICU, Oncology, Surgery?",
+    ],
+)
+async def test_a_lead_that_lists_doubts_or_says_something_else_and_a_question_are_no_list(answer):
+    for partial in (False, True):
+        verifier = answer_set(partial=partial)
+        assert await judge(verifier, answer, {"answer": WARDS}, prompt="Which wards are open?") == 0
+
+
+async def test_an_item_that_is_listed_twice_costs_precision():
+    assert await judge(answer_set(), "A-1, B-2, B-2", {"answer": ["A-1", "B-2"]}) == 0
+    assert await judge(answer_set(partial=True), "A-1, A-1, A-1", {"answer": ["A-1"]}) == 0.5
+    assert await judge(answer_set(), "5, 5", {"answer": [5, 5]}) == 1
+
+
+async def test_an_item_of_a_set_may_have_several_acceptable_forms():
+    for expected in ({"all": [["ICU", "Intensive care"], "Oncology"]}, [["ICU", "Intensive care"], "Oncology"]):
+        assert await judge(answer_set(), "Oncology, intensive care", {"answer": expected}) == 1
+        assert await judge(answer_set(), "ICU and Oncology", {"answer": expected}) == 1
+        assert await judge(answer_set(), "ICU, Intensive care, Oncology", {"answer": expected}) == 0
+        assert await judge(answer_set(), "ICU", {"answer": expected}) == 0
+
+
 @pytest.mark.parametrize(
     ("verifier", "answer", "expected"),
     [
@@ -212,6 +256,7 @@ async def test_a_rollout_that_was_cut_off_has_no_answer(verifier):
         (answer_number(), "12", {"answer": {"value": 12, "unit": "parsec"}}, "with a unit among"),
         (answer_exact(), "12", {"answer": [""]}, "must be a text or a list of acceptable texts"),
         (answer_set(), "12", {"answer": []}, "must be a list of texts and numbers"),
+        (answer_set(), "12", {"answer": [12, []]}, "or of lists of acceptable ones"),
     ],
 )
 async def test_a_task_that_cannot_be_judged_leaves_the_rollout_unscored(verifier, answer, expected, message):

@@ -486,6 +486,11 @@ class AnswerMatch(ReadyMade):
                 spans |= set(range(at, at + len(form)))
         if (turned := _turned(rollout, golds)) is not None:
             return f"the answer also says {turned!r}"
+        if hedged := _spanned(said, golds, known) or _joined_by_or(answer, golds):
+            return f"the answer hedges: {hedged!r}"
+        others = _of_the_same_shape(answer, spans, golds, known)
+        if len(others) > self.other_values:
+            return f"the answer also says {', '.join(others[:5])}"
         rest = [token for at, token in enumerate(answer) if at not in spans]
         other = self._other_option(said, rest, golds, rollout)
         if other is not None:
@@ -556,7 +561,10 @@ def answer_match(
       gives another option, too ("shipped, not yet delivered" gives one);
     - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
     - it lists the expected one among more than `other_values` + 1 others ("kettle, lamp, rug, mirror"; sentences, too,
-      and rows without signs), with another one after "or", or with the other one that was asked about ("A or B?");
+      and rows without signs), or more than `other_values` of its shape ("BAY-12, BAY-13, BAY-14"), with another one
+      after "or", or with the other one that was asked about ("A or B?");
+    - it names a date or a time only as a limit ("before 10:00") or as the end of a span that was not asked for, or
+      joins with "or" what must all be said;
     - the expected number is part of another one ("twice 12", "12 dozen", "12 kg per day" for 12 kg) or a limit that was
       not asked for ("more than 12");
     - yes or no is no reply ("No idea", "Yes, probably"), or the expected text is also a small word (IT, May, option A)
@@ -605,6 +613,66 @@ def _gold_tokens(choice: Any) -> list[list[Token]]:
     if isinstance(choice, float):
         return [[Decimal(repr(choice)).normalize()]]
     return _written(str(choice))
+
+
+_MOMENT = r"(?:\d{4}-\d\d-\d\d|\d\d:\d\d(?::\d\d)?)(?![\w:-])"
+_SPAN = re.compile(
+    rf"(?P<from>{_MOMENT})\s*(?:-+|[–—]|to|till|until|through)\s*(?P<to>{_MOMENT})"
+    rf"|\bbetween (?P<from2>{_MOMENT}) and (?P<to2>{_MOMENT})",
+    re.IGNORECASE,
+)
+_MOVED = re.compile(
+    r"\b(?:moved|changed|rescheduled|postponed|shifted|delayed|updated|switched)\b[^.;]*$", re.IGNORECASE
+)
+_LIMIT = re.compile(rf"\b(before|until|till|after|earlier than|later than)\s+({_MOMENT})", re.IGNORECASE)
+_ENDS = frozenset({"before", "until", "till", "end", "ends", "close", "closes", "expire", "expires", "deadline", "due"})
+_ENDS |= {"last", "latest", "long", "valid"}
+"""A question with such a word may be answered with "until 18:00"."""
+
+
+def _spanned(said: str, golds: list[list[list[list[Token]]]], known: list[Token]) -> str | None:
+    """Where the answer names an expected date or time only as the limit or the end of a span, its words."""
+    right = {form[0] for choices in golds for choice in choices for form in choice if len(form) == 1}
+    for span in _SPAN.finditer(said):
+        ends = {span["from"] or span["from2"], span["to"] or span["to2"]}
+        if ends & right and not ends <= right.union(known) and not _MOVED.search(said[: span.start()]):
+            return span[0]
+    for limit in _LIMIT.finditer(said):
+        word = limit[1].split()[0].lower()
+        excused = word in known or (word in ("before", "until", "till") and not _ENDS.isdisjoint(known))
+        if limit[2] in right and not excused and said.count(limit[2]) == 1:
+            return limit[0]
+    return None
+
+
+def _joined_by_or(answer: list[Token], golds: list[list[list[list[Token]]]]) -> str | None:
+    """Two values joined by "or" that must both be said."""
+    words = [word for word in answer if word not in ("a", "an", "the")]
+    parts = [[form for choice in choices for form in choice] for choices in golds]
+    for one, other in ((one, other) for one in parts for other in parts if one is not other):
+        for before, after in ((before, after) for before in one for after in other):
+            if positions(both := [*before, "or", *after], words):
+                return " ".join(map(str, both))
+    return None
+
+
+def _of_the_same_shape(
+    answer: list[Token], spans: set[int], golds: list[list[list[list[Token]]]], known: list[Token]
+) -> list[str]:
+    """The identifiers, dates and times of an answer that look like an expected one, such as BAY-13 for BAY-12."""
+    forms = [form for choices in golds for choice in choices for form in choice]
+    shapes = {_shape(form[0]) for form in forms if len(form) == 1} - {None}
+    found = [
+        str(token)
+        for at, token in enumerate(answer)
+        if at not in spans and token not in known and _shape(token) in shapes and answer[at - 1] not in _NEGATIONS
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _shape(token: Token) -> str | None:
+    """A word with its digits made equal; None for a number and a word without digits."""
+    return re.sub(r"\d+", "0", token) if isinstance(token, str) and any(map(str.isdigit, token)) else None
 
 
 _IN_CODE = re.compile(r"[^\W\d_]+(?:([_ -])[^\W\d_]+)(?:\1[^\W\d_]+){0,3}")

@@ -171,6 +171,42 @@ async def test_yes_and_no_do_not_count_where_their_clause_says_the_opposite(prom
     assert await score(answer, gold, prompt=prompt) == earns
 
 
+@pytest.mark.parametrize(
+    ("prompt", "gold", "right", "wrong"),
+    [
+        (
+            "When does it start?",
+            "2026-01-05",
+            ["It was moved from 2026-01-03 to 2026-01-05.", "On 5 January 2026, at 10:00."],
+            [
+                "2026-01-05 to 2026-01-09",
+                "2026-01-05 - 2026-01-09",
+                "until 2026-01-05",
+                "January 1 2026 to January 5 2026",
+            ],
+        ),
+        ("When does it start?", "14:30", ["At 2:30 PM."], ["between 14:30 and 15:00", "before 14:30", "after 2:30 pm"]),
+        ("When does it close?", "18:00", ["It is open until 18:00.", "18:00"], ["14:30 to 18:00", "after 18:00"]),
+        ("From when to when?", {"all": ["14:30", "15:00"]}, ["14:30 to 15:00", "between 14:30 and 15:00"], ["14:30"]),
+        (
+            "Which bay is free?",
+            "BAY-12",
+            ["BAY-12, not BAY-13 and not BAY-14", "BAY-12, in hall B-4", "BAY-12 (next to BAY-13)"],
+            ["BAY-12, BAY-13, BAY-14", "one of BAY-12, BAY-13, BAY-14"],
+        ),
+        (
+            "Which wards are open?",
+            {"all": [["ICU", "Intensive care"], "Oncology"]},
+            ["ICU and Oncology", "ICU (or intensive care) and Oncology"],
+            ["ICU or Oncology", "either the ICU or the Oncology"],
+        ),
+    ],
+)
+async def test_spans_limits_and_candidates_do_not_count_for_the_value_among_them(prompt, gold, right, wrong):
+    scores = {one: await score(one, gold, prompt=prompt) for one in (*right, *wrong)}
+    assert scores == dict.fromkeys(right, 1) | dict.fromkeys(wrong, 0)
+
+
 @pytest.mark.timeout(20)
 @pytest.mark.parametrize("answer", ["shipped " * 50_000, "Where is order 4417? " * 20_000 + "shipped"])
 async def test_an_answer_that_goes_on_and_on_is_refused_at_once(answer):

@@ -80,6 +80,7 @@ bounds it; "set to", "sent to" and "of order 17 to" do not."""
 _AFTER = re.compile(rf"\s*\b(?:or (?:more|less|fewer|over|under)|at (?:most|least))\b|{_MULTIPLE_AFTER}", re.IGNORECASE)
 """Words right after the number that do."""
 _CLAUSE = re.compile(r"[.,;:!?](?=\s|$)|\n|\b(?:and|(?<!anything )but)\b", re.IGNORECASE)
+_POUNDS = re.compile(r"(?<=\d )pounds?\b(?! of\b)", re.IGNORECASE)
 _SLACK = Decimal("1e-18")
 """Tolerance for factors such as 5/9, which have 28 digits here."""
 
@@ -130,6 +131,8 @@ class AnswerNumber(ReadyMade):
         self, said: str, wanted: Quantity, asked: set[tuple[Decimal, str]], words_asked: set[Any]
     ) -> str | None:
         said = as_typed(said)
+        if wanted.dimension == "GBP":
+            said = _POUNDS.sub("GBP", said)  # no mass
         words = tokenize(said)
         if len(words) > self.max_words:
             return f"the answer has {len(words)} words, more than max_words={self.max_words}"

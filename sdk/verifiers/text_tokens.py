@@ -73,6 +73,7 @@ _AS_WRITTEN = {"mW": "milliwatt", **dict.fromkeys(_OTHERS.split(), "")}
 
 _SIGNS = "$€£¥₹"
 _NUMBER = (
+    r"\d{1,3}(?:['’\u00a0\u202f\u2009]\d{3})+,\d{1,2}(?![\d,])|"
     r"\d{1,3}(?:[,'’\u00a0\u202f\u2009]\d{3})+(?:\.\d+)?|\d{1,3}(?:\.\d{3})+,\d+|\d+\.\d+|\d+,\d{1,2}(?![\d,])|\d+"
 )
 _QUANTITY = re.compile(
@@ -227,6 +228,8 @@ _CURRENCY = "$€£¥₹"
 _CODES = "usd|eur|gbp|jpy|chf|inr|dollars?|euros?|pounds?"
 # Spaces and apostrophes that some languages put between thousands; ordinary spaces separate numbers.
 _THIN = re.compile(r"(?<=\d)[\u00a0\u202f\u2009'’](?=\d{3}(?!\d))")
+_FRENCH = re.compile(r"(?<![\d.,])\d{1,3}(?:[\u00a0\u202f\u2009'’]\d{3})+,\d{1,2}(?![\d,])")
+"""3 577,92 with such a space: the comma is the decimal one."""
 _CODE_AFTER = re.compile(rf"(?<=\d)\s*(?:{_CODES})\b", re.IGNORECASE)
 _CODE_BEFORE = re.compile(rf"\b(?:{_CODES})\s*(?=-?\d)", re.IGNORECASE)
 _RAISED = re.compile("(?<=\\d)(?=[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2079\u2150-\u215e])")
@@ -261,13 +264,14 @@ _DATE = re.compile(
 )
 _CLOCK = re.compile(r"(?<![\w.:])(?P<h>0?[1-9]|1[0-2])(?:[:.](?P<m>[0-5]\d))? ?(?P<half>[ap])\.?m\b", re.IGNORECASE)
 _HALF_DAY = re.compile(r"\d ?[apAP]\.?[mM]\b")
+_DATE_AND_TIME = re.compile(r"\b(\d{4}-\d\d-\d\d)(?:T|,? at |,? )(\d\d:\d\d)(?::00(?:\.0+)?)?(?![\dZ:+]|[.-]\d)")
 _SHORT_HOUR = re.compile(r"(?<![\w.:-])(?=\d:[0-5]\d(?![\d:]))")
 
 
 def as_typed(text: str) -> str:
     """The text with the hyphens and apostrophes of a keyboard, and without signs that nobody sees. Models write
     typographic ones ("don\u2019t", "A\u201112") as often. Dates and times are as tools give them: "5 January 2026" and
-    "January 5th, 2026" become 2026-01-05, "2:30 PM" becomes 14:30."""
+    "January 5th, 2026" become 2026-01-05, "2:30 PM" becomes 14:30, and a date at a time is "2026-01-05 14:30"."""
     text = text.translate(_TYPED)
     # Most texts have none of these; looking for the letters first is several times faster.
     folded = text.casefold()
@@ -275,7 +279,7 @@ def as_typed(text: str) -> str:
         text = _DATE.sub(_iso_date, text)
     if _HALF_DAY.search(text):
         text = _CLOCK.sub(_of_24_hours, text)
-    return _SHORT_HOUR.sub("0", text) if ":" in text else text
+    return _DATE_AND_TIME.sub(r"\1 \2", _SHORT_HOUR.sub("0", text)) if ":" in text else text
 
 
 def _iso_date(found: re.Match[str]) -> str:
@@ -295,7 +299,8 @@ def tokenize(text: str) -> list[Token]:
 
     Example: `tokenize("It costs $1,234.50.") == ["it", "costs", Decimal("1234.5")]`
     """
-    text = _RAISED.sub(" ", _THIN.sub(",", as_typed(text)))
+    text = _FRENCH.sub(lambda found: _THIN.sub(".", found[0]), as_typed(text))
+    text = _RAISED.sub(" ", _THIN.sub(",", text))
     text = unicodedata.normalize("NFKC", text).casefold()
     text = text.translate({ord(sign): None for sign in _CURRENCY} | {ord("−"): "-"})
     text = _CODE_BEFORE.sub("", _CODE_AFTER.sub("", text))

@@ -119,3 +119,36 @@ async def test_a_unit_whose_case_makes_it_another_unit_is_another(gold, right, w
 async def test_a_power_and_a_fraction_do_not_lengthen_a_number():
     assert await score(answer_match(), "5²", 52) == await score(answer_match(), "5½", 51) == 0
     assert await score(answer_match(), "5 km²", "5 km2") == 1
+
+
+@pytest.mark.parametrize("space", ["\u00a0", "\u202f", "\u2009"])
+async def test_thousands_with_a_narrow_space_and_a_decimal_comma_are_one_number(space):
+    for verifier, gold in ((answer_match(), 3577.92), (answer_number(), "3577.92 EUR")):
+        assert await score(verifier, f"3{space}577,92 €", gold) == 1
+        assert await score(verifier, f"3{space}577 €", gold) == 0
+    assert await score(answer_match(), f"3{space}577", 3577) == 1
+
+
+async def test_pounds_are_money_where_money_is_expected_and_a_mass_where_a_mass_is():
+    assert await score(answer_number(), "12 pounds", "12 GBP") == 1
+    assert await score(answer_number(), "12 pounds", "12 lb") == 1
+    assert await score(answer_number(), "12 lb", "12 GBP") == 0
+    assert await score(answer_number(), "£12", "12 lb") == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "earns"),
+    [
+        ("2026-01-05T10:00:00", 1),
+        ("2026-01-05 10:00:00", 1),
+        ("2026-01-05 at 10:00", 1),
+        ("It starts on January 5, 2026 at 10:00 AM.", 1),
+        ("5 January 2026, 10 am", 1),
+        ("2026-01-05 at 10:30", 0),
+        ("2026-01-05T10:00:30", 0),
+        ("2026-01-06 at 10:00", 0),
+        ("2026-01-05", 0),
+    ],
+)
+async def test_a_date_at_a_time_is_the_same_in_each_of_its_forms(answer, earns):
+    assert await score(answer_match(), answer, "2026-01-05T10:00:00", prompt="When does it start?") == earns

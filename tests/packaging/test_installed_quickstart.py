@@ -12,7 +12,7 @@ from clean_process import run
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = ("quickstart", "--steps", "1", "--heldout", "2", "--prompts", "1")
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 LOOK = """
 import json, sys

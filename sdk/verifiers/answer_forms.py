@@ -296,7 +296,7 @@ def _lead(said: str, items: list[str]) -> str:
 
 
 _LEADS = frozenset({"answer", "final", "list", "following", "item", "result", "found", "total", "here"})
-_OPEN = frozenset({"any", "some", "most", "either", "or", "other", "than", "also", "if"})
+_OPEN = frozenset({"one", "any", "some", "most", "either", "or", "other", "than", "also", "if"})
 _OPEN |= {"may", "might", "could", "would"}
 """Words of a lead that leaves open which of the items it means, or what else."""
 

@@ -112,6 +112,7 @@ async def test_a_list_may_have_a_lead_in_the_words_of_the_prompt(lead):
         "Apart from: ICU, Oncology, Surgery",
         "Other than: ICU, Oncology, Surgery",
         "Any of: ICU, Oncology, Surgery",
+        "One of: ICU, Oncology, Surgery",
         "These are closed: ICU, Oncology, Surgery",
         "Are they: ICU, Oncology, Surgery?",
         "ICU, Oncology, Surgery?",

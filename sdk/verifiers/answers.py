@@ -47,17 +47,18 @@ _MULTIPLE_AFTER = (
 )
 _LIMIT_BEFORE = re.compile(
     r"\b(?:(?:a )?(?:min|max)(?:imum)?\.?(?: of)?|exceed(?:s|ed|ing)?|upwards? of|in excess of|within|beyond"
-    r"|as (?:many|much|few|little|high|low|long) as|approach(?:es|ing)|short of|at (?:least|most)|up to"
+    r"|as (?:many|much|few|little|high|low|long) as|approach(?:es|ing)|short of"
     r"|(?:more|less|fewer|greater) than|over|under|above|below|almost|nearly)\s+$",
     re.IGNORECASE,
 )
 _LIMIT_AFTER = re.compile(
     r"\s*\b(?:(?:and|or) (?:above|up|upwards?|over|more|higher|greater|below|lower|under|less|fewer|beyond|counting)"
-    r"|upwards?|at (?:least|most)|(?:at )?(?:an? )?(?:min|max)(?:imum)?|too (?:many|much|few|little)"
+    r"|upwards?|(?:at )?(?:an? )?(?:min|max)(?:imum)?|too (?:many|much|few|little)"
     r"|pairs?|couples?)\b",
     re.IGNORECASE,
 )
-"""Words beside a number with which it is a limit, or another amount, unless the prompt has them."""
+"""Words beside a number with which it is a limit, or another amount, unless the prompt has them. "At most" and "at
+least" are not among them: "The policy refunds at most 100" is the answer that a limit has."""
 _RATE = re.compile(
     r"\s*\b(?:per|an? (?=(?:second|minute|hour|day|night|week|month|year|person|unit|piece|item)\b(?! (?:ago|later))))"
     r"\s*(?P<of>\w+)",
@@ -199,7 +200,7 @@ def _is_bounded(said: str, one: Quantity, asked: Collection[Any], has_unit: bool
 
 def _is_another(said: str, one: Quantity, asked: Collection[Any], has_unit: bool) -> bool:
     """Whether the words beside a number make another amount of it, or a limit that the prompt, with its words `asked`,
-    does not ask for: "It is at most 100." Where the expected amount `has_unit`, one per day is another."""
+    does not ask for. Where the expected amount `has_unit`, one per day is another."""
     before, after = said[: one.start], said[one.start + len(one.text) :]
     if re.search(_MULTIPLE_BEFORE, before, re.IGNORECASE) or re.match(_MULTIPLE_AFTER, after, re.IGNORECASE):
         return True
@@ -491,9 +492,6 @@ class AnswerMatch(ReadyMade):
             return f"the answer also says {turned!r}"
         if hedged := _spanned(said, golds, known) or _joined_by_or(answer, golds):
             return f"the answer hedges: {hedged!r}"
-        others = _of_the_same_shape(answer, spans, golds, known)
-        if len(others) > self.other_values:
-            return f"the answer also says {', '.join(others[:5])}"
         rest = [token for at, token in enumerate(answer) if at not in spans]
         other = self._other_option(said, rest, golds, rollout)
         if other is not None:
@@ -504,9 +502,12 @@ class AnswerMatch(ReadyMade):
             if stray is not None:
                 return f"the answer also says {stray:f}, a number that was not asked about"
         right = [form for choices in golds for choice in choices for form in choice]
-        return repeated(rollout, answer, rest, [known, *right], self.other_values) or listed(
-            said, right, self.other_values, user_texts(rollout)
-        )
+        if told := repeated(rollout, answer, rest, [known, *right], self.other_values):
+            return told
+        others = _of_the_same_shape(answer, spans, golds, known)
+        if len(others) > self.other_values:
+            return f"the answer also says {', '.join(others[:5])}"
+        return listed(said, right, self.other_values, user_texts(rollout))
 
     def _options(self, rollout: Rollout) -> dict[str, list[list[Token]]]:
         options = rollout.task.expected.get("options", self.options)

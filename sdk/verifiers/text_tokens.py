@@ -73,7 +73,7 @@ _AS_WRITTEN = {"mW": "milliwatt", **dict.fromkeys(_OTHERS.split(), "")}
 
 _SIGNS = "$€£¥₹"
 _NUMBER = (
-    r"\d{1,3}(?:['’\u00a0\u202f\u2009]\d{3})+,\d{1,2}(?![\d,])|"
+    r"\d{1,3}(?:['’\u00a0\u202f\u2009]\d{3}){1,6},\d{1,2}(?![\d,])|"
     r"\d{1,3}(?:[,'’\u00a0\u202f\u2009]\d{3})+(?:\.\d+)?|\d{1,3}(?:\.\d{3})+,\d+|\d+\.\d+|\d+,\d{1,2}(?![\d,])|\d+"
 )
 _QUANTITY = re.compile(
@@ -228,7 +228,7 @@ _CURRENCY = "$€£¥₹"
 _CODES = "usd|eur|gbp|jpy|chf|inr|dollars?|euros?|pounds?"
 # Spaces and apostrophes that some languages put between thousands; ordinary spaces separate numbers.
 _THIN = re.compile(r"(?<=\d)[\u00a0\u202f\u2009'’](?=\d{3}(?!\d))")
-_FRENCH = re.compile(r"(?<![\d.,\u00a0\u202f\u2009'’])\d{1,3}(?:[\u00a0\u202f\u2009'’]\d{3})+,\d{1,2}(?![\d,])")
+_FRENCH = re.compile(r"(?<![\d.,])\d{1,3}(?:[\u00a0\u202f\u2009'’]\d{3}){1,6},\d{1,2}(?![\d,])")
 """3 577,92 with such a space: the comma is the decimal one."""
 _CODE_AFTER = re.compile(rf"(?<=\d)\s*(?:{_CODES})\b", re.IGNORECASE)
 _CODE_BEFORE = re.compile(rf"\b(?:{_CODES})\s*(?=-?\d)", re.IGNORECASE)

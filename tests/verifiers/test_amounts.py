@@ -5,6 +5,7 @@ from rollouts_for_verifiers import rollout
 
 from mcp_bridge.records import ToolResult
 from sdk.verifiers import answer_match, answer_number, answer_set, as_expected, calls_match, grounded, run_verifier
+from sdk.verifiers.text_tokens import currencies, tokenize
 
 
 async def score(verifier, answer, gold, *, prompt="How much is it?", **fields):
@@ -152,3 +153,10 @@ async def test_pounds_are_money_where_money_is_expected_and_a_mass_where_a_mass_
 )
 async def test_a_date_at_a_time_is_the_same_in_each_of_its_forms(answer, earns):
     assert await score(answer_match(), answer, "2026-01-05T10:00:00", prompt="When does it start?") == earns
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["1" + "\u202f111" * 30_000, "2026-01-05 " * 10_000, "12 Abc " * 20_000])
+def test_numbers_dates_and_currencies_are_read_in_time_that_grows_with_the_text(text):
+    assert tokenize(text)
+    currencies(text)

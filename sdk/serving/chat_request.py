@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from mcp_bridge.records import Tool
 
-from ..policies.rendering.call_parsing import deeper_than, read_arguments, strict_json
+from ..policies.rendering.call_parsing import deeper_than, strict_json
 from ..records import Message, ToolCall
 from .api_errors import ApiError, bad_request, shown
 
@@ -441,9 +441,18 @@ def _call(call: Any, at: str) -> ToolCall:
         raise bad_request(f"{at} is no call; send {{id, type, function: {{name, arguments}}}}", at)
     if not isinstance(call.get("id"), str):
         raise bad_request(f"{at} has no id", f"{at}.id")
-    written = function.get("arguments", "")
-    if not isinstance(written, str):
+    arguments = function.get("arguments", "{}")
+    if not isinstance(arguments, str):
         raise bad_request(f"{at}.function.arguments is no string; send the arguments as JSON text", f"{at}.function")
-    arguments, error = read_arguments(written)
-    # An error is the model's own slip in an earlier turn. The history must hold it, or its result hangs in the air.
-    return ToolCall(id=call["id"], name=function["name"], arguments=arguments, error=error)
+    try:
+        value = strict_json(arguments or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict) and not deeper_than(value, _MOST_LEVELS):
+        return ToolCall(id=call["id"], name=function["name"], arguments=value)
+    # The model's own slip in an earlier turn. The history must hold it, or the tool's answer hangs in the air.
+    return ToolCall(
+        id=call["id"],
+        name=function["name"],
+        error=f"the arguments are not a JSON object of at most {_MOST_LEVELS} levels: {arguments[:120]}",
+    )

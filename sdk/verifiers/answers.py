@@ -47,18 +47,18 @@ _MULTIPLE_AFTER = (
 )
 _LIMIT_BEFORE = re.compile(
     r"\b(?:(?:a )?(?:min|max)(?:imum)?\.?(?: of)?|exceed(?:s|ed|ing)?|upwards? of|in excess of|within|beyond"
-    r"|as (?:many|much|few|little|high|low|long) as|approach(?:es|ing)|short of"
+    r"|as (?:many|much|few|little|high|low|long) as|approach(?:es|ing)|short of|at least"
     r"|(?:more|less|fewer|greater) than|over|under|above|below|almost|nearly)\s+$",
     re.IGNORECASE,
 )
 _LIMIT_AFTER = re.compile(
     r"\s*\b(?:(?:and|or) (?:above|up|upwards?|over|more|higher|greater|below|lower|under|less|fewer|beyond|counting)"
-    r"|upwards?|(?:at )?(?:an? )?(?:min|max)(?:imum)?|too (?:many|much|few|little)"
+    r"|upwards?|at least|(?:at )?(?:an? )?(?:min|max)(?:imum)?|too (?:many|much|few|little)"
     r"|pairs?|couples?)\b",
     re.IGNORECASE,
 )
-"""Words beside a number with which it is a limit, or another amount, unless the prompt has them. "At most" and "at
-least" are not among them: "The policy refunds at most 100" is the answer that a limit has."""
+"""Words beside a number with which it is a limit, or another amount, unless the prompt has them. "At most" is not
+among them: "The policy refunds at most 100" is how a limit is told."""
 _RATE = re.compile(
     r"\s*\b(?:per|an? (?=(?:second|minute|hour|day|night|week|month|year|person|unit|piece|item)\b(?! (?:ago|later))))"
     r"\s*(?P<of>\w+)",

@@ -113,7 +113,7 @@ class Sandbox(ABC):
         """
 
     def _all_or_nothing(self) -> AbstractContextManager[None]:
-        """Around a call, until its result is known to be JSON: undoes what it changed when it raises."""
+        """Around a call, until its result is known to be JSON: what raises inside has changed nothing."""
         return nullcontext()
 
     def close(self) -> None:  # noqa: B027 - most backends have nothing to close
@@ -182,8 +182,7 @@ class Sandbox(ABC):
         started = time.perf_counter()
         try:
             with self._all_or_nothing():
-                found = self._run(name, dict(arguments))
-                text = found if found and isinstance(found, str | ToolResult) else compact_json(found)
+                result = _result(self._run(name, dict(arguments)))
         except Refused as refusal:
             return error(str(refusal), refusal.kind)
         except ToolFailure:
@@ -191,10 +190,7 @@ class Sandbox(ABC):
         except (Exception, SystemExit) as failure:  # a tool that ends the program ends its call alone
             told = f"{self.name}.{name} broke: {type(failure).__name__}: {failure}"
             raise ToolFailure(told, delivery="answered") from failure
-        duration_s = time.perf_counter() - started
-        if isinstance(text, ToolResult):
-            return text.model_copy(update={"duration_s": duration_s})
-        return ToolResult(text=text, structured=found, duration_s=duration_s)
+        return result.model_copy(update={"duration_s": time.perf_counter() - started})
 
     def _mistake(self, name: str, arguments: Mapping[str, Any], *, strict: bool = False) -> ToolResult | None:
         """What the caller reads of a tool that is not there, or of arguments that its schema does not allow. `strict`:
@@ -233,6 +229,13 @@ class Sandbox(ABC):
             yield SandboxWorld(sandbox, world_id)
         finally:
             sandbox.close()
+
+
+def _result(found: Any) -> ToolResult:
+    """What a tool returned, for the caller. Raises `TypeError` or `ValueError` where it is not JSON."""
+    if isinstance(found, ToolResult):
+        return found
+    return ToolResult(text=found if found and isinstance(found, str) else compact_json(found), structured=found)
 
 
 class SandboxWorld:

@@ -94,7 +94,7 @@ class SqlSandbox(Sandbox):
     page_bytes: ClassVar[int] = 1024
 
     database: sqlite3.Connection
-    """The world's database; another one after a reset, a restore and a fork."""
+    """The world's database; another one after a reset, a restore, a fork, and a call that failed."""
 
     def __init__(self, seed: int = 0, scenario: str = "default") -> None:
         self._tools = tuple(entry.tool for entry in self.sql_tools)
@@ -226,7 +226,7 @@ class SqlSandbox(Sandbox):
 
     def _advance(self, by: timedelta) -> None:
         before = self.now
-        with self.database:
+        with self._all_or_nothing():
             self.database.execute("UPDATE clock SET now = ? WHERE id = 'world'", ((before + by).isoformat(),))
             self.time_passes(self.database, before, before + by)
 

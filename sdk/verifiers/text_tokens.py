@@ -72,12 +72,13 @@ _AS_WRITTEN = {"mW": "milliwatt", **dict.fromkeys(_OTHERS.split(), "")}
 """Units that are others in lower case: a thousand, a million, tonnes, bits. "" is no unit of `UNITS`."""
 
 _SIGNS = "$€£¥₹"
+_CODE = "|".join(code for code in _TABLE if code.isupper())
 _NUMBER = (
     r"\d{1,3}(?:['’\u00a0\u202f\u2009]\d{3}){1,6},\d{1,2}(?![\d,])|"
     r"\d{1,3}(?:[,'’\u00a0\u202f\u2009]\d{3})+(?:\.\d+)?|\d{1,3}(?:\.\d{3})+,\d+|\d+\.\d+|\d+,\d{1,2}(?![\d,])|\d+"
 )
 _QUANTITY = re.compile(
-    rf"(?<![\w.,:/-])(?P<sign>[-−]|\bminus\s)?(?P<before>[{_SIGNS}]|\b(?:EUR|USD|GBP|JPY|CHF|INR)\b)?\s?"
+    rf"(?<![\w.,:/-])(?P<sign>[-−]|\bminus\s)?(?P<before>[{_SIGNS}]|\b(?:{_CODE})\b)?\s?"
     rf"(?P<sign2>[-−])?(?P<number>{_NUMBER})(?P<power>[eE][+-]?\d{{1,3}}(?!\w))?"
     rf"(?![.,]?\d|[-_:@]\w|/\d)(?:\s?(?P<after>[%°€$£¥₹]\s?[CFcf]?\b|[%{_SIGNS}]|[A-Za-z]+(?:/[a-z]+)?\b))?"
 )
@@ -163,19 +164,8 @@ def _value(number: str, power: str | None) -> Decimal | None:
 # ---------------------------------------------------------------------------------------------------------------------
 # Currencies. Tokens have none: "12", "$12" and "12 USD" are the same number.
 
-_MONEY = {
-    name: code
-    for code, names in {
-        "USD": "$ usd dollar",
-        "EUR": "€ eur euro",
-        "GBP": "£ gbp pound",
-        "JPY": "¥ jpy yen",
-        "CHF": "chf franc",
-        "INR": "₹ inr rupee",
-    }.items()
-    for name in names.split()
-}
-_CODE = "USD|EUR|GBP|JPY|CHF|INR"
+_MONEY = {name: code for name, (code, factor) in UNITS.items() if code.isupper() and factor == 1}
+_MONEY |= {"pound": "GBP", "franc": "CHF"}  # beside an amount of money; by itself a pound is a mass
 _OTHER_CODES = "AED|AUD|BRL|CAD|CNY|CZK|DKK|HKD|HUF|IDR|ILS|KRW|MXN|MYR|NOK|NZD|PHP|PLN|RON|RUB|SAR|SEK|SGD|THB|TRY|ZAR"
 _HOME = "(?:US|U\\.S\\.|American|British|Swiss|Japanese|Indian) "
 """Countries whose dollar, pound, franc, yen or rupee is the one in `_MONEY`; "Canadian dollars" are others."""
@@ -224,7 +214,6 @@ def named_currencies(text: str) -> set[str]:
 Token = str | Decimal
 """A word in lower case, or a number by its value."""
 
-_CURRENCY = "$€£¥₹"
 _CODES = "usd|eur|gbp|jpy|chf|inr|dollars?|euros?|pounds?"
 # Spaces and apostrophes that some languages put between thousands; ordinary spaces separate numbers.
 _THIN = re.compile(r"(?<=\d)[\u00a0\u202f\u2009'’](?=\d{3}(?!\d))")
@@ -302,7 +291,7 @@ def tokenize(text: str) -> list[Token]:
     text = _FRENCH.sub(lambda found: _THIN.sub(".", found[0]), as_typed(text))
     text = _RAISED.sub(" ", _THIN.sub(",", text))
     text = unicodedata.normalize("NFKC", text).casefold()
-    text = text.translate({ord(sign): None for sign in _CURRENCY} | {ord("−"): "-"})
+    text = text.translate({ord(sign): None for sign in _SIGNS} | {ord("−"): "-"})
     text = _CODE_BEFORE.sub("", _CODE_AFTER.sub("", text))
     return [
         _number(match["number"]) if match["number"] is not None else _plain(match["word"])

@@ -54,15 +54,8 @@ def query_of(shapes: Shapes, parameters: Iterable[Parameter], row: Shape, beside
         ("direction", _DIRECTION), ("search", _SEARCH),
     ):  # fmt: skip
         named = (one for name in names for one in rest if _is_called(one.name, name))
-        usable = (one for one in named if role not in _NUMBERS or _may_be_number(shapes.of(one.schema)))
-        found[role] = next(
-            (
-                one.name
-                for one in usable
-                if one.name not in row.properties or (role in _NUMBERS and _is_bounded(shapes.of(one.schema)))
-            ),
-            None,
-        )
+        usable = (one.name for one in named if _may_be(role, shapes.of(one.schema), one.name in row.properties))
+        found[role] = next(usable, None)
     taken = {name for name in found.values() if name}
     if found["cursor"] is None:
         # What the answer tells for the next page goes by the name of what is sent for it.
@@ -84,15 +77,14 @@ def query_of(shapes: Shapes, parameters: Iterable[Parameter], row: Shape, beside
     return Query(**found, filters=tuple(filters), unknown=tuple(unknown))
 
 
-def _may_be_number(shape: Shape) -> bool:
-    """Whether a parameter may be a number: `count` may be a flag, `items` a list and `from` a date."""
-    return bool({"integer", "number", "string"} & shape.kinds) and shape.says.get("format") not in _MOMENTS
-
-
-def _is_bounded(shape: Shape) -> bool:
-    """Whether a number has a default or a greatest value: one that chooses rows has neither, one of a page does, also
-    where rows have a property of its name."""
-    return not shape.says.keys().isdisjoint({"default", "maximum"})
+def _may_be(role: str, shape: Shape, is_column: bool) -> bool:
+    """Whether a parameter with a name of the role may play it: `count` may be a flag, `items` a list and `from` a date.
+    One that is called as a column of the rows chooses by it, unless it is a number with a default or a greatest value:
+    a page has these."""
+    if role not in _NUMBERS:
+        return not is_column
+    is_number = bool({"integer", "number", "string"} & shape.kinds) and shape.says.get("format") not in _MOMENTS
+    return is_number and not (is_column and shape.says.keys().isdisjoint({"default", "maximum"}))
 
 
 def _is_called(name: str, words: str) -> bool:

@@ -28,7 +28,7 @@ from .rollouts.episode import Job
 from .rollouts.limits import Limits
 from .rollouts.seeds import derive_seed
 from .tasks import load_tasks
-from .traces.atomic_files import make_folder, require_space, write_bytes
+from .traces.atomic_files import require_space, require_writable, write_bytes
 from .traces.identity import tools_identity
 from .traces.run_folder import RunFolder
 from .users.played_users import open_users
@@ -249,7 +249,6 @@ async def distill_async(
         lines.append(json.dumps(example(rollout, seen, licence=licence, run=name), ensure_ascii=False) + "\n")
     data = "".join(lines).encode()
     require_space(path.parent, len(data))
-    make_folder(path.parent)
     write_bytes(path, data)  # whole: a file that is there is not written over
     return DistilledData(path, selection)
 
@@ -288,6 +287,7 @@ def _check_wanted(licence: str, samples: int, per_task: int, threshold: float, p
             raise ConfigError(f"{name} is {value}; it must be 1 or more")
     if not math.isfinite(threshold):
         raise ConfigError(f"threshold is {threshold}; give the least score of an example, such as 1.0")
+    require_writable(path)
     if path.exists():
         raise ConfigError(f"{path} exists already; give another path, or remove it first")
 

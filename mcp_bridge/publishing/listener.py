@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
+import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, Self, TextIO, cast
 
 import anyio
 
+from ..daemon_threads import call_in_daemon_thread
 from ..errors import SourceError
 
 if TYPE_CHECKING:
@@ -23,12 +27,55 @@ so does uvicorn by default: a request that is sent just when the server closes i
 
 
 async def serve_stdio(server: Server[Any], listening: Callable[[], None] = lambda: None) -> None:
-    """Serve one client over standard input and output until it hangs up."""
-    from mcp.server.stdio import stdio_server
-
-    async with stdio_server() as (read, write):
+    """Serve one client over standard input and output until it hangs up or this is cancelled."""
+    async with stdio_streams() as (read, write):
         listening()
         await server.run(read, write, server.create_initialization_options())
+
+
+@asynccontextmanager
+async def stdio_streams() -> AsyncIterator[Any]:
+    """`stdio_server` of the SDK, which can be cancelled: its own reading of standard input cannot, and Ctrl-C would be
+    heard only with the client's next line."""
+    from mcp.server.stdio import stdio_server
+
+    with _own_standard_input() as file:
+        try:
+            async with stdio_server(stdin=cast("anyio.AsyncFile[str]", _Lines(file))) as streams:
+                yield streams
+        except BaseExceptionGroup as group:
+            # Cancelled while it hands a message on, the SDK raises what its own stream raised.
+            task = asyncio.current_task()
+            if task is None or not task.cancelling() or group.split(anyio.BrokenResourceError)[1] is not None:
+                raise
+            raise asyncio.CancelledError from group
+
+
+@contextmanager
+def _own_standard_input() -> Iterator[TextIO]:
+    """Standard input, which is empty for everybody else meanwhile, as the SDK has it: a child must not read from it."""
+    client = os.dup(0)
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    try:
+        # Never closed: after a cancellation the thread still reads from it.
+        yield os.fdopen(client, encoding="utf-8", errors="replace", closefd=False)
+    finally:
+        os.dup2(client, 0)
+
+
+class _Lines:
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> str:
+        line = await call_in_daemon_thread(self._file.readline, name="toolbake-stdin")
+        if not line:
+            raise StopAsyncIteration
+        return line
 
 
 async def serve_app(

@@ -284,7 +284,7 @@ logger = logging.getLogger(__name__)
 
 class CassetteWriter:
     """Adds sessions and calls to a cassette. Several processes may write to one file: each line is written under a
-    lock, at once and as a whole, so that a killed writer leaves every earlier line readable."""
+    lock and as a whole. One that was cut off, by a kill or a full disk, is taken back before the next is written."""
 
     def __init__(
         self,
@@ -308,12 +308,8 @@ class CassetteWriter:
             server=self.scrubber.value(dict(server or {})),
             tools=[self._clean_tool(tool) for tool in tools],
         )
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self._locked() as file:
-                self._begin(file)
-        except OSError as error:
-            raise SourceError(f"the cassette {str(self.path)!r} cannot be written: {error}") from error
+        with self._locked() as file:
+            self._begin(file)
 
     def learn(self, tools: Sequence[Tool]) -> None:
         """Tools that are offered now. Those that are new are added to what was recorded; one that is known stays as it
@@ -345,14 +341,7 @@ class CassetteWriter:
         """A call with its result, or with what was raised in its place; returns the line that was written."""
         result, failure = None, None
         if isinstance(outcome, ToolResult):
-            recorded = RecordedResult.of(outcome)
-            cleaned = {
-                "text": self.scrubber.text(recorded.text),
-                "structured": self.scrubber.value(recorded.structured),
-                "content": None if recorded.content is None else tuple(map(self._clean_part, recorded.content)),
-                "meta": self.scrubber.value(recorded.meta),
-            }
-            result = recorded.model_copy(update=cleaned)
+            result = self.clean_result(RecordedResult.of(outcome))
         else:
             # What cancels a call tells of Python's own objects.
             said = str(outcome) if isinstance(outcome, Exception) else "the call was stopped before its answer came"
@@ -369,6 +358,16 @@ class CassetteWriter:
         self.append_call(line)
         return line
 
+    def clean_result(self, result: RecordedResult) -> RecordedResult:
+        """The result with its secrets replaced."""
+        cleaned = {
+            "text": self.scrubber.text(result.text),
+            "structured": self.scrubber.value(result.structured),
+            "content": None if result.content is None else tuple(map(self._clean_part, result.content)),
+            "meta": self.scrubber.value(result.meta),
+        }
+        return result.model_copy(update=cleaned)
+
     def append_call(self, line: CallLine) -> None:
         """A line that holds no secret, as it is."""
         self._append(line)
@@ -376,18 +375,23 @@ class CassetteWriter:
 
     def _append(self, line: SessionLine | CallLine) -> None:
         with self._locked() as file:
+            self._cut_torn_line(file)
             _write_all(file, line.as_text() + "\n")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
         import fcntl  # which Windows has not; cassettes can be read there
 
-        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
-        finally:
-            os.close(file)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield file
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise SourceError(f"the cassette {str(self.path)!r} cannot be written: {error}") from error
 
     def _begin(self, file: int) -> None:
         size = os.fstat(file).st_size
@@ -402,13 +406,17 @@ class CassetteWriter:
                 f"the cassette {str(self.path)!r} holds a recording of other tools ({found.header.source}); "
                 "record into another file"
             )
-        if found.torn:
-            whole = self.path.read_bytes()
-            end = whole.rfind(b"\n") + 1
-            logger.warning("%s: the last line was cut off (%d bytes); leaving it out", self.path, len(whole) - end)
-            os.ftruncate(file, end)
+        self._cut_torn_line(file)
         if adds and len(ours) > len(kept):
             _write_all(file, self._header.as_text() + "\n")
+
+    def _cut_torn_line(self, file: int) -> None:
+        size = os.fstat(file).st_size
+        if size == 0 or os.pread(file, 1, size - 1) == b"\n":
+            return
+        end = self.path.read_bytes().rfind(b"\n") + 1
+        logger.warning("%s: the last line was cut off (%d bytes); leaving it out", self.path, size - end)
+        os.ftruncate(file, end)
 
     def _clean_part(self, part: dict[str, Any]) -> dict[str, Any]:
         """Bytes stay as they are: nothing is found in base64, and an image with a hole is none."""
@@ -443,9 +451,15 @@ def _clean(schema: dict[str, Any], scrubber: Scrubber) -> dict[str, Any]:
 
 
 def _write_all(file: int, text: str) -> None:
+    """Add the text to the file, or nothing of it."""
+    size = os.fstat(file).st_size
     data = memoryview(text.encode("utf-8", "surrogatepass"))
-    while data:
-        data = data[os.write(file, data) :]
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+    except BaseException:
+        os.ftruncate(file, size)
+        raise
 
 
 def _now() -> str:

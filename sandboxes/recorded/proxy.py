@@ -22,13 +22,12 @@ import anyio.abc
 import mcp_types as types
 from mcp import Client
 from mcp.server.lowlevel import NotificationOptions, Server
-from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 
 from mcp_bridge.control_tools import CONTROL_ENV, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_META
 from mcp_bridge.errors import BridgeError, SourceError, ungrouped
-from mcp_bridge.publishing.listener import listen, serve_app
+from mcp_bridge.publishing.listener import listen, serve_app, stdio_streams
 from mcp_bridge.publishing.server import IDLE_S
 from mcp_bridge.publishing.translation import tool_from_mcp
 from mcp_bridge.records import Tool, ToolResult
@@ -283,7 +282,7 @@ async def _serve(
 ) -> None:
     if port is None:
         begun()
-        async with stdio_server() as (read, write):
+        async with stdio_streams() as (read, write):
             async with without_discovery(read, write, protocol) as asked:
                 await app.run(asked, write, app.create_initialization_options())
         return

@@ -46,7 +46,7 @@ How = Literal["recorded", "repeated", "other_session", "nearest", "simulated", "
 | `simulated` | is a model's |
 | `kept` | is a model's from before, kept in memory or in the cassette |
 | `mistake` | says that there is no such tool or that the arguments do not fit its schema |
-| `not_recorded` | there is none: `NotRecorded` was raised |
+| `not_recorded` | there is none: `NotRecorded` was raised, or `ToolFailure` where the model gave none |
 """
 
 _MOST_KEPT = 1000
@@ -433,11 +433,19 @@ class RecordedTwin(Sandbox):
         return _noted(result, how, detail)
 
     async def _simulated(self, model: SimulatedAnswers, name: str, arguments: dict[str, Any]) -> ToolResult:
+        if (mistake := self._mistake(name, arguments, strict=True)) is not None:
+            self._tally.add(name, "mistake")
+            return mistake
         at = self._at
-        key = (at.place, name, canonical(arguments))
+        key = model.key(at.place, name, arguments)
         tool = next(tool for tool in self._tools if tool.name == name)
         number = at.given.get(key, 0)
-        result, how = await model.answer(tool, arguments, key=key, number=number, history=at.history, index=self._index)
+        try:
+            found = await model.answer(tool, arguments, key=key, number=number, history=at.history, index=self._index)
+        except ToolFailure as failure:
+            self._tally.add(name, "not_recorded", arguments, str(failure))
+            raise
+        result, how = found
         at.take(key, None)
         at.note(name, arguments, result, after=self._index.after(at.place, name, key[2], result), how=how)
         self._tally.add(name, how, arguments)

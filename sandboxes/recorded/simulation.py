@@ -16,6 +16,7 @@ from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, sc
 
 from .call_index import Index, Key, similarity
 from .cassette import CallLine, Cassette, CassetteWriter, RecordedResult, canonical, digest
+from .scrubber import Scrubber
 
 if TYPE_CHECKING:
     from .recorded_twin import How
@@ -95,8 +96,9 @@ class SimulatedAnswers:
     again, `tries` times in all; then `ToolFailure` is raised, and the rollout is left unscored.
 
     A call is asked about once: the same call at the same place is given the same answer in every world of this object.
-    `keep`: write the answers into the cassette, marked `"simulated": true`, so that later replays with a
-    `SimulatedAnswers` give them too. `seed` is sent with each request, and changes which kept answers are used.
+    `keep`: write the answers into the cassette, marked `"simulated": true` and with their secrets replaced, so that
+    later replays with a `SimulatedAnswers` give them too. `seed` is sent with each request, and changes which kept
+    answers are used.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class SimulatedAnswers:
         self._history = history
         self._keep = keep
         self._writer: CassetteWriter | None = None
+        self._scrubber = Scrubber()
         self._known: dict[tuple[Key, int], RecordedResult] = {}
         self.asked = 0
         """How many requests were made."""
@@ -144,10 +147,17 @@ class SimulatedAnswers:
         if self._keep and cassette.path is None:
             raise SourceError("keep=True needs a cassette that was read from a file")
         if self._keep and cassette.path is not None:
-            self._writer = CassetteWriter(cassette.path, cassette.header.tools, source=cassette.header.source)
+            tools, source = cassette.header.tools, cassette.header.source
+            self._writer = CassetteWriter(cassette.path, tools, source=source, scrubber=self._scrubber)
         for call in cassette.simulated:
             if call.session == self._session and call.place is not None and call.result is not None:
                 self._known[(call.place, call.tool, canonical(call.arguments)), call.order] = call.result
+
+    def key(self, place: str, tool: str, arguments: Mapping[str, Any]) -> Key:
+        """Under which a call's answers are remembered. Those that are kept are found without the secrets of the call,
+        which the cassette does not have: calls that differ in nothing else are one."""
+        kept = (place, tool, canonical(self._scrubber.value(dict(arguments))))
+        return kept if self._keep or (kept, 0) in self._known else (place, tool, canonical(dict(arguments)))
 
     async def answer(
         self,
@@ -159,7 +169,7 @@ class SimulatedAnswers:
         history: Sequence[Mapping[str, Any]],
         index: Index,
     ) -> tuple[RecordedResult, How]:
-        """What the tool would answer when it is called for the `number`th time (from 0) at this place.
+        """What the tool would answer when it is called for the `number`th time (from 0) under this key, see `key`.
 
         Raises `ToolFailure` where the endpoint cannot be asked or gives no answer that can be used.
         """
@@ -196,20 +206,20 @@ class SimulatedAnswers:
         # Two worlds may have asked the same at once: the first answer is the one.
         if (key, number) in self._known:
             return self._known[key, number]
-        self._known[key, number] = result
         if self._writer is not None:
-            clean = self._writer.scrubber
+            result = self._writer.clean_result(result)  # also now, so that later replays go on as this one
             self._writer.append_call(
                 CallLine(
                     session=self._session,
                     order=number,
                     tool=tool,
-                    arguments=clean.value(arguments),
+                    arguments=self._scrubber.value(arguments),
                     result=result,
                     simulated=True,
                     place=key[0],
                 )
             )
+        self._known[key, number] = result
         return result
 
     def _messages(

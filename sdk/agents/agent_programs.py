@@ -9,7 +9,7 @@ import json
 import os
 import shlex
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -151,16 +151,26 @@ class FunctionAgent:
     def _crashed(self, error: BaseException, endpoint: AgentEndpoint) -> AgentFailure:
         while isinstance(error, BaseExceptionGroup):  # MCP clients and others raise in task groups
             error = error.exceptions[0]
-        causes = "; caused by ".join(f"{type(one).__name__}: {one}" for one in _with_causes(error))
+        causes = "; caused by ".join(f"{type(one).__name__}: {_text_of(one)}" for one in _with_causes(error))
         said = _without_secrets(causes, endpoint)
         return AgentFailure("AgentCrashed", f"the agent {self.name} raised {said[:_SHOWN_CHARS]}{users_line(error)}")
 
 
-def _with_causes(error: BaseException) -> Iterator[BaseException]:
+def _with_causes(error: BaseException) -> list[BaseException]:
     """The error, and what it was raised from: openai's "Connection error." says nothing by itself."""
-    yield error
-    if error.__cause__ is not None:
-        yield from _with_causes(error.__cause__)
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and all(cause is not one for one in found):  # a program can make a circle of them
+        found.append(cause)
+        cause = cause.__cause__
+    return found
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # the text is the agent's code, too
+        return f"(its text cannot be shown: {type(failure).__name__})"
 
 
 _END_S = 5.0

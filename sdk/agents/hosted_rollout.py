@@ -359,13 +359,13 @@ class HostedRollout:
             raise self._ended()
         if reply.stop_reason == "context":
             raise self._ended()
-        choice, stopped = _choice(request, reply)
+        choice, is_cut = _choice(request, reply)
         returned = read_message(chat_message(choice), "the answer")
-        kept.record(new, returned=returned, said=reply.message, closed=stopped)
+        kept.record(new, returned=returned, said=reply.message, closed=is_cut)
         self._kept.keep(kept)
         self._latest = kept
-        if not stopped:
-            self._asked += [call for call in reply.message.tool_calls if call.error is None]
+        told = {call.id for call in choice.tool_calls}
+        self._asked += [call for call in reply.message.tool_calls if call.error is None and call.id in told]
         self._require_open()
         return Generated([choice], reply.prompt_tokens, cached_tokens=0)
 
@@ -469,7 +469,7 @@ def _hearing(
 
 
 def _choice(request: ChatRequest, reply: Reply) -> tuple[Choice, bool]:
-    """The reply as a client gets it, and whether it was cut before a stop string."""
+    """The reply as a client gets it, and whether it was cut: before a stop string, or after its only call."""
     message = reply.message
     parsed = reply.parsed or ParsedReply(content=message.content, reasoning=message.reasoning)
     parsed = replace(parsed, tool_calls=message.tool_calls)  # with their ids
@@ -477,7 +477,8 @@ def _choice(request: ChatRequest, reply: Reply) -> tuple[Choice, bool]:
     content, stopped = cut_at_stop(content, request.stops)
     if stopped:
         calls = []
-    if request.parallel_tool_calls is False:
-        calls = calls[:1]
+    most = 1 if request.parallel_tool_calls is False else len(calls)
+    is_cut = stopped or len(calls) > most
+    calls = calls[:most]
     reason = "length" if reply.stop_reason == "length" else "tool_calls" if calls else "stop"
-    return Choice(content, message.reasoning, calls, reason, reply.sampled_tokens), stopped
+    return Choice(content, message.reasoning, calls, reason, reply.sampled_tokens), is_cut

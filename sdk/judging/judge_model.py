@@ -65,10 +65,6 @@ class JudgeCache:
             connection.close()
 
 
-_THOUGHTS = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
-"""The reasoning before an answer, where the endpoint leaves it in."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """What a judge may spend in this process; answers from the cache cost nothing. None: no limit.
@@ -281,8 +277,7 @@ class AsksModel:
 
 
 def _json_object(reply: str) -> dict[str, Any]:
-    thoughts = _THOUGHTS.match(reply)
-    found = strict_json(reply[thoughts.end() :] if thoughts else reply)
+    found = strict_json(reply)
     if not isinstance(found, dict):
         raise ValueError("the verdict is not a JSON object")
     return found

@@ -23,7 +23,7 @@ from mcp_bridge.safe_text import shortened
 from ..errors import ConfigError, PolicyFailure
 from ..records import Message, TokenRow, ToolCall, ToolPrompt
 from .protocol import Hearing, Reply, Sampling
-from .rendering.call_parsing import read_arguments
+from .rendering.call_parsing import read_arguments, split_reasoning
 from .token_agent import turn_seed, with_call_ids
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -367,11 +367,14 @@ def read_reply(text: str) -> Reply:
     calls = said.get("tool_calls") or []
     if not isinstance(calls, list):
         raise ValueError(f"tool_calls is not a list: {error_text(text)}")
+    content = _content_text(said.get("content")) or _content_text(said.get("refusal"))
     reasoning = said.get("reasoning_content") or said.get("reasoning")
+    if not isinstance(reasoning, str):  # many servers leave it in the content; some templates begin it in the prompt
+        reasoning, content = split_reasoning(content, "</think>" in content and "<think>" not in content)
     message = Message(
         role="assistant",
-        content=_content_text(said.get("content")) or _content_text(said.get("refusal")),
-        reasoning=reasoning if isinstance(reasoning, str) else None,
+        content=content,
+        reasoning=reasoning,
         tool_calls=[_read_call(call) for call in calls],
     )
     usage = body.get("usage") if isinstance(body.get("usage"), dict) else {}

@@ -37,12 +37,16 @@ def make_folder(path: Path) -> None:
         raise folder_error(path, error) from error
 
 
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Write the file as a whole: readers see the old content or the new, also after a power cut.
 
     One writer at a time per folder (see `RunLock`). Raises `RunFolderError`.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = _temporary(path)
     try:
         with open(temporary, "wb") as file:
             file.write(data)
@@ -96,6 +100,17 @@ def _sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def require_writable(path: Path) -> None:
+    """Makes the file's folder. Raises `RunFolderError` where `write_bytes` could not write the file."""
+    make_folder(path.parent)
+    temporary = _temporary(path)
+    try:
+        temporary.open("wb").close()
+        temporary.unlink()
+    except OSError as error:
+        raise folder_error(path, error) from error
 
 
 def require_space(path: Path, needed_bytes: int) -> None:

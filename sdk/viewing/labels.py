@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
-from ..errors import ToolbakeError
+from ..errors import RunFolderError, ToolbakeError
 from ..traces.journal import Journal
 from ..traces.json_text import dump_json
 from ..traces.run_folder import RunFolder
@@ -48,7 +48,16 @@ class Labels:
 
     def read(self) -> dict[tuple[str, str], Label]:
         """The standing label of each rollout by stage and id. Raises `RunFolderError` where the file is damaged."""
-        found = {(label.stage, label.rollout): label for label in map(Label.model_validate, self._journal.read())}
+        found: dict[tuple[str, str], Label] = {}
+        for number, line in enumerate(self._journal.read(), start=1):
+            try:
+                label = Label.model_validate(line)
+            except ValidationError as error:
+                wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+                raise RunFolderError(
+                    f"{self._journal.path}, line {number}, is not a label ({wrong}); correct it, or remove it"
+                ) from error
+            found[label.stage, label.rollout] = label
         return {key: label for key, label in found.items() if label.label is not None or label.comment}
 
     def write(self, label: Label) -> Label:
@@ -92,15 +101,24 @@ def labels_of(runs: Sequence[Labels]) -> list[dict[str, Any]]:
 def export_labels(paths: Sequence[Path], target: Path) -> int:
     """Write the labelled rollouts of runs as JSON lines, see `Labels.examples`; returns how many.
 
-    Raises `RunFolderError` where there is no run, `ToolbakeError` where the file cannot be written.
+    Raises `RunFolderError` where there is no run, `ToolbakeError` where the file cannot be written, or is a run's own.
     """
     count = 0
+    runs = find_runs(paths)
+    require_outside(target, runs)
     with exported_file(target) as file:
-        for path in find_runs(paths):
+        for path in runs:
             for example in Labels(RunFolder.open_to_read(path)).examples():
                 file.write(dump_json(example) + b"\n")
                 count += 1
     return count
+
+
+def require_outside(target: Path, runs: Sequence[Path]) -> None:
+    """Raises `ToolbakeError` for a file that is there in the folder of a run: it would be written over."""
+    for run in runs:
+        if target.is_file() and target.resolve().is_relative_to(run.resolve()) and target.suffix != ".html":
+            raise ToolbakeError(f"{target} is a file of the run {run}; choose another file")
 
 
 @contextmanager

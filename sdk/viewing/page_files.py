@@ -14,7 +14,7 @@ from typing import Any
 
 from ..traces.json_text import dump_json
 from .index import RunIndex, find_runs
-from .labels import Labels, exported_file, labels_of
+from .labels import Labels, exported_file, labels_of, require_outside
 from .rollout_view import FIELDS, detail, token_rows
 from .run_summary import Announced, metrics_of, run_facts
 
@@ -95,9 +95,12 @@ def export_page(paths: Sequence[Path], target: Path) -> int:
     """Write the page of runs as one HTML file, which asks nobody for anything; returns its number of rollouts.
 
     The data are compressed, in base64: nothing in them can close the element around them. Needs a browser of 2023
-    or later. Raises `RunFolderError` where there is no run, `ToolbakeError` where the file cannot be written.
+    or later. Raises `RunFolderError` where there is no run, `ToolbakeError` where the file cannot be written, or
+    is a run's own.
     """
-    index = RunIndex(find_runs(paths))
+    runs = find_runs(paths)
+    require_outside(target, runs)
+    index = RunIndex(runs)
     index.refresh()
     before, after = one_page(_HERE).split(_HERE)
     with exported_file(target) as file:

@@ -41,8 +41,7 @@ def summary(line: Mapping[str, Any], *, run: int, stage: str) -> list[Any]:
     if not isinstance(line.get("id"), str):
         raise ValueError("it has no id")
     task, verdict, failure = _mapping(line, "task"), _mapping(line, "verdict"), _mapping(line, "failure")
-    calls = line.get("calls")
-    calls = [call for call in calls if isinstance(call, Mapping)] if isinstance(calls, list) else []
+    calls = _objects(line, "calls")
     scored = bool(verdict) and not failure
     broke = f"{failure.get('boundary')}: {failure.get('kind')}: {failure.get('message')}" if failure else ""
     return [
@@ -83,6 +82,19 @@ def _mapping(line: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def _list(line: Mapping[str, Any], name: str) -> list[Any]:
+    found = line.get(name)
+    return found if isinstance(found, list) else []
+
+
+def _objects(line: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    return [one for one in _list(line, name) if isinstance(one, Mapping)]
+
+
+def _ids(row: Mapping[str, Any], name: str) -> list[int]:
+    return [token for token in _list(row, name) if isinstance(token, int)]
+
+
 SHOWN_CHARS = 20_000
 """Of each text as it is sent; the page asks for the rest of it when somebody wants to read on."""
 
@@ -100,9 +112,9 @@ def detail(line: Mapping[str, Any], place: Place, evidence: Any) -> dict[str, An
     """
     shown = {key: value for key, value in line.items() if key not in ("rows", "initial_state", "final_state")}
     shown["changes"] = state_changes(line.get("initial_state"), line.get("final_state"))
-    shown["has_tokens"] = any(isinstance(row, Mapping) and row.get("completion_ids") for row in line.get("rows") or ())
+    shown["has_tokens"] = any(_ids(row, "completion_ids") for row in _objects(line, "rows"))
     shown["seed"] = str(line.get("seed", ""))
-    shown["calls"] = [_without_repetition(call) for call in line.get("calls") or () if isinstance(call, Mapping)]
+    shown["calls"] = [_without_repetition(call) for call in _objects(line, "calls")]
     return {"run": place.run, "stage": place.stage, "evidence": evidence, **with_json_text(shown)}
 
 
@@ -196,15 +208,19 @@ def token_rows(line: Mapping[str, Any], run: RunFolder) -> dict[str, Any]:
     tokenizer = _tokenizer(str(file)) if file is not None else None
     if tokenizer is not None and not _speaks(tokenizer, line):
         file = tokenizer = None
-    rows = [_row(row, tokenizer) for row in line.get("rows") or () if isinstance(row, Mapping)]
+    rows = [_row(row, tokenizer) for row in _objects(line, "rows")]
     return {"tokenizer": str(file) if file is not None else None, "rows": rows}
 
 
 def _speaks(tokenizer: Tokenizer, line: Mapping[str, Any]) -> bool:
     """Whether this tokenizer turns the tokens into what the policy wrote: another policy's tokens would be nonsense."""
-    said = [str(m.get("content") or "").strip() for m in line.get("messages") or () if m.get("role") == "assistant"]
-    rows = [row for row in line.get("rows") or () if isinstance(row, Mapping)]
-    ids = [token for row in rows for token in [*(row.get("prompt_ids") or []), *(row.get("completion_ids") or [])]]
+    said = [str(m.get("content") or "").strip() for m in _objects(line, "messages") if m.get("role") == "assistant"]
+    ids = [
+        token
+        for row in _objects(line, "rows")
+        for name in ("prompt_ids", "completion_ids")
+        for token in _ids(row, name)
+    ]
     try:
         text = tokenizer.decode(ids, skip_special_tokens=False)
     except OverflowError:  # an id that no tokenizer has
@@ -213,14 +229,9 @@ def _speaks(tokenizer: Tokenizer, line: Mapping[str, Any]) -> bool:
 
 
 def _row(row: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
-    prompt, completion = row.get("prompt_ids") or [], row.get("completion_ids") or []
-    pieces = zip(
-        (_piece(token, tokenizer) for token in completion),
-        row.get("sampled") or [],
-        row.get("logprobs") or [],
-        row.get("versions") or [],
-        strict=False,
-    )
+    prompt = _ids(row, "prompt_ids")
+    told = (_list(row, name) for name in ("sampled", "logprobs", "versions"))
+    pieces = zip((_piece(token, tokenizer) for token in _ids(row, "completion_ids")), *told, strict=False)
     text = tokenizer.decode(prompt, skip_special_tokens=False) if tokenizer else " ".join(map(str, prompt))
     return {"prompt_tokens": len(prompt), "prompt": text, "pieces": [list(piece) for piece in pieces]}
 

@@ -53,7 +53,6 @@ class RowFile:
             raise ConfigError(f"{path} is no {SUFFIX} file; give a run, a folder of runs, or a {SUFFIX} file of rows")
         self.path = path.resolve()  # what a symbolic link leads to is replaced, not the link
         self._writing = threading.Lock()
-        self._has_backup = False
         self._read()
 
     def lines(self) -> dict[str, Any]:
@@ -67,7 +66,8 @@ class RowFile:
         return self._opened(data, number, _line(data, number))
 
     def change(self, number: int, change: RowChange) -> dict[str, Any]:
-        """Write one line anew; returns it as `line` does. The file as it was before the first change is kept beside it.
+        """Write one line anew; returns it as `line` does. The file as it was before the first change is kept beside it,
+        also when the file is opened again.
 
         Raises `RowFileChanged` where another program wrote the file since `version`, `ConfigError` for a value that is
         not JSON and for a change that makes a line, which was a task, none; then nothing is written.
@@ -82,10 +82,10 @@ class RowFile:
             raw = _line(data, number)
             end = b"\r" if raw.endswith(b"\r") else b""
             new = _changed(raw, change, f"line {number}").encode() + end
-            if not self._has_backup:
-                with exported_file(self.path.with_name(f"{self.path.name}.bak"), like=self.path) as file:
+            backup = self.path.with_name(f"{self.path.name}.bak")
+            if not backup.exists():
+                with exported_file(backup, like=self.path) as file:
                     file.write(data)
-                self._has_backup = True
             lines = data.removeprefix(_BOM).split(b"\n")
             lines[number - 1] = new
             data = (_BOM if data.startswith(_BOM) else b"") + b"\n".join(lines)
@@ -267,14 +267,20 @@ def _changed(raw: bytes, change: RowChange, where: str) -> str:
     for name, value in fields.items():
         strict_json(value, f"{where}, {name}")
         text = _with(text, name, value)
-    row = _parsed(text.encode(), where)
+    was_task = _was_task(raw, where)
+    row = _checked(text, where, is_task=was_task)
     if change.label is not None:
         text = _with(text, *_labelled(row, change.label, where))
-        row = _parsed(text.encode(), where)
-    new = _task(row, where)
-    if isinstance(new, ConfigError) and _was_task(raw, where):
-        raise new
+        _checked(text, where, is_task=was_task)
     return text
+
+
+def _checked(text: str, where: str, *, is_task: bool) -> dict[str, Any]:
+    row = _parsed(text.encode(), where)
+    new = _task(row, where)
+    if is_task and isinstance(new, ConfigError):
+        raise new
+    return row
 
 
 def _was_task(raw: bytes, where: str) -> bool:

@@ -47,6 +47,22 @@ async def test_what_an_agent_raises_is_told_with_its_cause():
     assert "APIConnectionError: Connection error.; caused by ConnectError" in found.failure.message
 
 
+class Unspeakable(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+async def test_an_error_with_a_circle_of_causes_or_without_a_text_ends_its_rollout_alone():
+    async def agent(task, endpoint):
+        error, cause = Unspeakable(), KeyError("lost")
+        cause.__cause__ = error
+        raise error from cause
+
+    found = await play(agent)
+    expected = "raised Unspeakable: (its text cannot be shown: ValueError); caused by KeyError: 'lost'"
+    assert expected in found.failure.message
+
+
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError])
 async def test_an_agent_that_tries_to_end_the_process_ends_its_rollout_alone(error):
     async def agent(task, endpoint):

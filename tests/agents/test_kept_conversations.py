@@ -220,6 +220,28 @@ async def test_an_answer_ends_with_the_tokens_of_its_stop_text_and_another_row_g
     assert found.sampled_tokens == sum(sum(row.sampled) for row in found.rows)
 
 
+async def test_a_second_call_that_the_agent_wanted_none_of_ends_the_row_after_it():
+    async def agent(task, endpoint):
+        async with model_at(endpoint) as model, tools_at(endpoint) as client:
+            tools = [as_function(tool) for tool in (await client.list_tools()).tools]
+            options = {"model": endpoint.model, "tools": tools, "parallel_tool_calls": False}
+            reply = (await model.chat.completions.create(messages=[user("one")], **options)).choices[0].message
+            (made,) = reply.tool_calls
+            heard = [user("one"), reply.model_dump(exclude_none=True), await result_of(client, made)]
+            return (await model.chat.completions.create(messages=heard, **options)).choices[0].message.content
+
+    seen = []
+
+    def script(messages, seed):
+        seen.append([len(one.tool_calls) for one in messages if one.role == "assistant"])
+        return "Done." if messages[-1].role == "tool" else [call(), call()]
+
+    found = await play(agent, ScriptedAgent(script))
+    assert found.failure is None, found.failure
+    assert [text.count("<tool_call>") for text in sampled_texts(found)] == [2, 0]
+    assert (seen, len(found.rows)) == ([[], [1]], 2), "the answer is asked for as the agent saw the conversation"
+
+
 async def test_sub_agents_with_calls_of_the_same_name_keep_their_results_apart():
     script = ScriptedAgent(lambda messages, seed: call() if messages[-1].role == "user" else "Done.")
 

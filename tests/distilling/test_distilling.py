@@ -202,6 +202,23 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
     assert (tmp_path / "d.jsonl").read_text() == "mine"
 
 
+def test_a_place_that_cannot_be_written_is_told_before_the_model_is_asked(tmp_path: Path) -> None:
+    asked: list[str] = []
+    (tmp_path / "taken").write_text("mine")
+    for name in ("taken/data.jsonl", f"{'n' * 260}.jsonl"):
+        with pytest.raises(sdk.ToolbakeError, match="cannot be"):
+            sdk.distill(
+                tools=[get_order],
+                prompts=PROMPTS,
+                verifier=is_shipped,
+                model=ScriptedAgent(lambda messages, seed: asked.append("") or "x"),  # type: ignore[func-returns-value]
+                to=tmp_path / name,
+                licence="apache-2.0",
+            )
+    assert asked == []
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
 def test_nothing_verified_is_an_error_that_counts(solver: Any, tmp_path: Path) -> None:
     with pytest.raises(sdk.ConfigError, match="none of 4 rollouts can be used: 4 are below 1"):
         sdk.distill(

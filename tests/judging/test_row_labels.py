@@ -174,10 +174,10 @@ async def test_what_cannot_work_is_refused_before_the_model_is_asked(
 
 async def test_a_file_of_somebody_else_is_not_written_over(rows: Path) -> None:
     rows.with_name("labelled.jsonl").write_text("mine")
-    with pytest.raises(ConfigError, match="was written by something else"):
+    with pytest.raises(ConfigError, match="was written by something else, or changed"):
         await label(rows, answering(lambda row: "good"))
     assert rows.with_name("labelled.jsonl").read_text() == "mine"
-    with pytest.raises(ConfigError, match="was written by something else"):
+    with pytest.raises(ConfigError, match="was written by something else, or changed"):
         await label_rows(rows, rows, instructions="x", schema=FORM, model=None)
 
 
@@ -201,3 +201,13 @@ def test_the_command_stops_at_its_limit_goes_on_and_writes_what_a_judge_is_check
     assert [label for _, label in labelled_examples(to)] == [True, False]
     wrong = CliRunner().invoke(app, [*words[:-2], "--schema", "nowhere.json"])
     assert (wrong.exit_code, "nowhere.json cannot be read" in wrong.output) == (1, True)
+
+
+async def test_labels_that_a_person_corrected_are_not_written_over(rows: Path) -> None:
+    found = await label(rows, answering(lambda row: "good"))
+    found.path.write_text(found.path.read_text().replace("good", "bad", 1))
+    with pytest.raises(ConfigError, match=r"labelled.jsonl was .*changed, as when labels are corrected"):
+        await label(rows, answering(lambda row: "good"))
+    assert [row["label"] for row in read(found.path)] == ["bad", "good", "good", "good"]
+    found.path.rename(rows.with_name("corrected.jsonl"))
+    assert (await label(rows, answering(lambda row: "good"))).asked == 0

@@ -210,6 +210,26 @@ async def test_a_cut_answer_reasoning_parts_and_a_refusal_are_read(chat_server: 
     assert "reasoning_content" not in json.dumps(chat_server.bodies[-1])
 
 
+@pytest.mark.parametrize(
+    ("said", "reasoning", "content"),
+    [
+        ("<think>\nIs it 12?\n</think>\n\nIt is 11.", "Is it 12?", "It is 11."),
+        ("Is it 12?\n</think>\n\nIt is 11.", "Is it 12?", "It is 11."),
+        ("<think>\nIs it", "Is it", ""),
+        ("It is <think>11</think>.", None, "It is <think>11</think>."),
+    ],
+)
+async def test_reasoning_that_a_server_leaves_in_the_content_is_none_of_the_answer(
+    chat_server: ChatServer, said: str, reasoning: str | None, content: str
+) -> None:
+    chat_server.will(says(said), says("ok"))
+    conversation = talk(chat_server.url)
+    message = (await conversation.reply(ASK)).message
+    assert (message.reasoning, message.content) == (reasoning, content)
+    await conversation.reply(ASK)
+    assert chat_server.bodies[-1]["messages"][1]["content"] == content
+
+
 async def test_fields_can_be_renamed_added_and_taken_out(chat_server: ChatServer) -> None:
     chat_server.will(says("ok"))
     options = {"max_tokens_field": "max_completion_tokens", "extra_body": {"seed": None, "top_k": 5}}

@@ -6,10 +6,12 @@ import functools
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import anyio
@@ -25,6 +27,21 @@ from sandboxes.helpdesk import Helpdesk
 from sandboxes.recorded import Cassette, NotRecorded, RecordedTwin, record
 
 pytestmark = pytest.mark.timeout(300)  # each test starts several servers
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "recorded" / "everything.jsonl"
+ADDING = """
+from mcp.server.mcpserver import MCPServer
+
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+if __name__ == "__main__":
+    server = MCPServer("adding")
+    server.tool()(add)
+    server.run()
+"""
 
 
 def file_calls(folder: Path) -> list[Call]:
@@ -178,6 +195,30 @@ async def test_a_killed_recorder_leaves_a_cassette_that_can_be_read_and_gone_on_
     found = Cassette.read(cassette)
     assert not found.torn
     assert [one.arguments["message"] for one in found.calls] == ["before the end", "after it"]
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "code"),
+    [
+        ("record --command '{python} {server}' --to {new}", signal.SIGINT, 130),
+        ("record --command '{python} {server}' --to {new}", signal.SIGTERM, 143),
+        ("replay {recorded}", signal.SIGTERM, 143),
+        ("serve-tools {server}:add", signal.SIGINT, 130),
+    ],
+)
+def test_a_signal_ends_a_server_whose_client_keeps_its_standard_input_open(
+    words: str, number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    server = tmp_path / "adding.py"
+    server.write_text(ADDING)
+    paths = {"server": server, "new": tmp_path / "new.jsonl", "recorded": EXAMPLE, "python": sys.executable}
+    command = [sys.executable, "-m", "sdk.cli", *shlex.split(words.format(**paths))]
+    with subprocess.Popen(hearing_ctrl_c(command), stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
+        _shake_hands(process)
+        process.send_signal(number)
+        assert process.wait(60) == code
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
 
 
 def _kill_after_a_call(command: list[str], message: str) -> None:

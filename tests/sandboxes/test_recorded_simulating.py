@@ -12,8 +12,8 @@ import anyio
 import pytest
 from noting import record_notes
 
-from mcp_bridge import SourceError, ToolFailure
-from sandboxes.recorded import Cassette, RecordedTwin, SimulatedAnswers
+from mcp_bridge import SourceError, ToolFailure, connect
+from sandboxes.recorded import Cassette, RecordedTwin, SimulatedAnswers, record
 from sdk.policies.protocol import Completion
 from sdk.policies.scripted import END_TOKEN, ByteRenderer
 from sdk.serving import Server, build_app, serve
@@ -161,6 +161,43 @@ async def test_answers_are_kept_in_the_cassette_where_that_is_asked_for(cassette
     assert (len(found.calls), len(found.simulated)) == (before, 1), "what is simulated counts as no recording"
     with pytest.raises(ToolFailure):
         await RecordedTwin(cassette).call("get_note", {"note_id": "n-9"})
+
+
+async def test_kept_answers_hold_no_secret_and_are_found_again_for_a_call_that_had_one(tmp_path: Path) -> None:
+    await record_login(tmp_path / "desk.jsonl")
+    login = ("login", {"name": "ann", "password": "hunter2-4417"})
+    said = {"text": "Welcome, ann. token=f00dcafe4418"}
+    with endpoint(answers(said, {"text": "It is open."})) as (url, _):
+        twin = RecordedTwin(tmp_path / "desk.jsonl", unseen=SimulatedAnswers(url, "desk", keep=True))
+        first = [(await twin.call(*call)).text for call in (login, ("status", {}))]
+        written = (tmp_path / "desk.jsonl").read_text()
+        assert not {"4417", "4418"} & {written[at : at + 4] for at in range(len(written))}
+        later = RecordedTwin(tmp_path / "desk.jsonl", unseen=SimulatedAnswers(url, "desk"))
+        assert [(await later.call(*call)).text for call in (login, ("status", {}))] == first
+    assert later.report()["answers"] == {"kept": 2}
+
+
+async def record_login(path: Path) -> None:
+    async def login(name: str, password: str) -> str:
+        return f"Welcome, {name}."
+
+    async def status() -> str:
+        return "It is closed."
+
+    async with connect([login, status]) as tools:
+        async with record(tools, path).open_world("w") as world:
+            await world.call("login", {"name": "bob", "password": "another-4419"})
+
+
+async def test_calls_that_no_model_may_answer_or_did_answer_are_counted(cassette: Path) -> None:
+    with endpoint(answers("no JSON")) as (url, policy):
+        twin = RecordedTwin(cassette, unseen=SimulatedAnswers(url, "desk", tries=1))
+        with pytest.raises(ToolFailure, match="no usable answer"):
+            await twin.call("get_note", {"note_id": "n-9"})
+        wrong = await twin.call("get_note", {"note": "n-9"})
+        assert wrong.error_kind == "invalid_arguments"
+        assert len(policy.prompts) == 1, "a call that its schema does not allow is not shown to the model"
+    assert twin.report()["answers"] == {"mistake": 1, "not_recorded": 1}
 
 
 async def test_an_endpoint_that_refuses_or_is_not_there_leaves_the_rollout_unscored(cassette: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import anyio
 import pytest
+from full_disk import files_of_at_most
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from noting import Notes, record_notes
@@ -17,7 +18,7 @@ from noting import Notes, record_notes
 import sdk
 from mcp_bridge import connect
 from mcp_bridge.errors import SourceError, ToolFailure
-from sandboxes.recorded import Cassette, NotRecorded, RecordedTwin
+from sandboxes.recorded import Cassette, NotRecorded, RecordedTwin, record
 from sandboxes.recorded.call_index import similarity
 from sandboxes.recorded.cassette import canonical
 from sdk.policies.scripted import ScriptedAgent
@@ -303,3 +304,27 @@ def test_nearness_is_one_for_equal_values_and_between_nothing_and_one_for_others
     assert similarity(left, right) == pytest.approx(similarity(right, left), abs=0.5)
     if canonical(left) == canonical(right):
         assert similarity(left, right) == pytest.approx(1.0)
+
+
+async def test_a_full_disk_loses_the_call_that_did_not_fit_and_leaves_the_cassette_whole(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    async with record(Notes(), path).open_world("w") as world:
+        await world.call("list_notes", {})
+        with (
+            files_of_at_most(path.stat().st_size + 40),
+            pytest.raises(SourceError, match=r"cannot be written: .*large"),
+        ):
+            await world.call(*ADD)
+        await world.call("tick", {})
+    found = Cassette.read(path)
+    assert ([call.tool for call in found.calls], found.torn) == (["list_notes", "tick"], False)
+
+
+async def test_a_line_that_another_recorder_left_cut_off_is_left_out_before_the_next_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    async with record(Notes(), path).open_world("w") as world:
+        await world.call("list_notes", {})
+        with path.open("ab") as other:
+            other.write(b'{"kind":"call","session":"0123')
+        await world.call("tick", {})
+    assert [call.tool for call in Cassette.read(path).calls] == ["list_notes", "tick"]

@@ -111,6 +111,8 @@ def test_a_change_moves_no_other_byte_and_the_file_of_before_is_kept(file: Path)
     with pytest.raises(RowFileChanged, match="nothing was saved"):
         rows.change(1, RowChange(version=version, label="good"))
     assert file.read_bytes() == after
+    change(file, 1, label="good")
+    assert backup.read_bytes() == before, "the page was opened again; the copy is that of the file before all changes"
 
 
 @pytest.mark.parametrize(
@@ -118,6 +120,7 @@ def test_a_change_moves_no_other_byte_and_the_file_of_before_is_kept(file: Path)
     [
         (1, {"fields": {"prompt": '""'}}, "line 1: prompt is '': .*the prompt is empty"),
         (1, {"fields": {"expect": "{}"}}, "unknown field 'expect'; did you mean 'expected'"),
+        (1, {"fields": {"tags": "[1]"}, "label": "good"}, "line 1: tags"),
         (1, {"fields": {"expected": '{"a": NaN}'}}, "line 1, expected: NaN is not JSON"),
         (1, {"fields": {"expected": '{"a": 1, "a": 2}'}}, "the key 'a' occurs twice"),
         (1, {"fields": {"expected": '{}, "id": "x"'}}, "line 1, expected: not JSON: Extra data"),

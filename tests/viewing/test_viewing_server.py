@@ -234,3 +234,34 @@ def test_a_file_that_cannot_be_opened_is_named_once_and_keeps_nothing_else_from_
         index.refresh()
         assert (len(ids(index)), index.content.whole, index.content.unread) == (30, True, 1)
         assert index.content.problems == ["a_folder.jsonl cannot be read: Is a directory"]
+
+
+def test_an_export_is_not_written_over_a_file_of_a_run(desk: Path) -> None:
+    (desk / "labels.jsonl").write_text('{"stage": "grpo", "rollout": "1", "label": "good"}\n')
+    before = {path: path.read_bytes() for path in desk.rglob("*") if path.is_file()}
+    for option, name in (("--export-labels", "labels.jsonl"), ("--export", "evidence.jsonl"), ("--export", "run.json")):
+        done = CliRunner().invoke(app, ["view", str(desk), option, str(desk / name)])
+        assert (done.exit_code, "is a file of the run" in done.output) == (1, True), done.output
+    assert {path: path.read_bytes() for path in desk.rglob("*") if path.is_file()} == before
+
+
+def test_a_label_that_was_edited_into_none_is_named(desk: Path, tmp_path: Path) -> None:
+    (desk / "labels.jsonl").write_text('{"stage": "grpo", "rollout": "1", "label": "great"}\n')
+    done = CliRunner().invoke(app, ["view", str(desk), "--export-labels", str(tmp_path / "labels.jsonl")])
+    assert done.exit_code == 1
+    assert "labels.jsonl, line 1, is not a label (label: Input should be" in " ".join(done.output.split())
+    assert not (tmp_path / "labels.jsonl").exists()
+
+
+@pytest.mark.parametrize("wrong", [7, "text", {"a": 1}, [7], [{"prompt_ids": 7}]])
+def test_a_line_whose_parts_are_of_another_kind_is_shown_as_far_as_it_is_understood(
+    desk: Path, serve: Serve, wrong: object
+) -> None:
+    line = {"id": "edited", "rows": wrong, "calls": wrong, "messages": wrong, "task": wrong, "verdict": wrong}
+    with open(desk / "rollouts" / "grpo.jsonl", "a") as file:
+        file.write(json.dumps(line) + "\n")
+    url = serve(desk)
+    rows = httpx.get(f"{url}/api/rows?generation=0&start=0").json()
+    n = [row[rows["fields"].index("id")] for row in rows["rows"]].index("edited")
+    for address in ("rollout", "tokens"):
+        assert httpx.get(f"{url}/api/{address}?generation=1&n={n}").status_code == 200

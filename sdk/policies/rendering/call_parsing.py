@@ -61,7 +61,7 @@ def parse_tagged_reply(text: str, *, reasoning_open: bool = False) -> ParsedRepl
     Text before the first call is the content; what stands between and after the calls is only in `verbatim`, because
     no template renders it. `reasoning_open`: the prompt already ended in `<think>`.
     """
-    reasoning, text = _split_reasoning(text, reasoning_open)
+    reasoning, text = split_reasoning(text, reasoning_open)
     first = text.find(CALL_OPEN)
     if first < 0:
         return ParsedReply(content=text, reasoning=reasoning)
@@ -128,7 +128,8 @@ def format_calls(content: str, calls: list[ToolCall]) -> str:
     return "\n".join([content, *blocks] if content else blocks)
 
 
-def _split_reasoning(text: str, reasoning_open: bool) -> tuple[str | None, str]:
+def split_reasoning(text: str, reasoning_open: bool) -> tuple[str | None, str]:
+    """The reasoning at the beginning of a text, None without, and the rest: "" where the reasoning does not end."""
     body = text.lstrip()
     if not reasoning_open:
         if not body.startswith("<think>"):

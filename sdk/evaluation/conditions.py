@@ -251,10 +251,10 @@ def families_by_task(rollouts: Iterable[Rollout], cluster_by: str) -> dict[str, 
 def summarise_condition(
     rollouts: Sequence[Rollout], *, threshold: float, cluster_by: str = FAMILY, price: Price | None = None
 ) -> ConditionSummary:
-    """The figures of one condition. Raises `ValueError` where a rollout is given twice."""
+    """The figures of one condition. Raises `ConfigError` where a rollout is given twice."""
     double = [rollout_id for rollout_id, count in Counter(r.id for r in rollouts).items() if count > 1]
     if double:
-        raise ValueError(f"rollout {double[0]!r} is given twice in one condition; each counts once")
+        raise ConfigError(f"rollout {double[0]!r} is given twice in one condition; each counts once")
     scored = [r for r in rollouts if r.scored]
     # Of a verdict made elsewhere nobody knows what its rollout took.
     made = [r for r in scored if r.turns or r.messages]

@@ -255,7 +255,7 @@ def build_report(
     `sdk.evaluation.faults` finds and judges them; found by rules where None, better so with the `tools`. `embed`:
     groups faults that read alike.
 
-    Raises `ValueError` without conditions, or where one has a rollout twice.
+    Raises `ValueError` without conditions, `ConfigError` where one has a rollout twice.
     """
     if not conditions:
         raise ValueError("there are no conditions to report; give at least one, such as {'untrained': rollouts}")

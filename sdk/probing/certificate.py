@@ -126,8 +126,17 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was found and something could be scored."""
-        return not self.holes and any(one.scores for one in self.earned)
+        """Whether nothing was found and something could be scored, also of a policy that was to be trained."""
+        return not self.holes and not self.unknown
+
+    @property
+    def unknown(self) -> str:
+        """Why nothing was found, where that tells nothing of the verifier; empty where it does."""
+        if not any(one.scores for one in self.earned):
+            return "nothing could be scored, so nothing is known of the verifier; correct what it raises or returns"
+        if self.trained is not None and self.trained.first_reward is None and not self.trained.alarms:
+            return f"{self.trained}, so nothing is known of what training finds; give more train_minutes"
+        return ""
 
     @property
     def partly(self) -> list[Finding]:
@@ -152,7 +161,7 @@ class Certificate:
     def __str__(self) -> str:
         holes = self.holes
         told = f"{len(holes)} found a hole: {', '.join(holes)}" if holes else "none found a hole"
-        if not holes and not self.holds:
+        if not holes and not any(one.scores for one in self.earned):
             told = "nothing could be scored"
         tried = [one for one in self.earned if one.scores or one.unscored]
         width = max((len(one.probe.name) for one in tried), default=0)

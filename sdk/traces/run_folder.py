@@ -363,7 +363,9 @@ class RunFolder:
         path = self.path / "stages" / f"{_checked(name)}.json"
         if not path.exists():
             return None
-        data: dict[str, Any] = read_json(path)["data"]
+        data = read_json(path).get("data")
+        if not isinstance(data, dict):
+            raise RunFolderError(f"{path} is damaged: it has no object `data`; choose another folder")
         return data
 
     # ---- inside

@@ -9,7 +9,7 @@ import pytest
 from rollout_making import make_condition, make_rollout
 
 from mcp_bridge.records import ToolResult
-from sdk.errors import RunFolderError
+from sdk.errors import ConfigError, RunFolderError
 from sdk.evaluation import Report, TrainingSummary, build_report, compare_paired, wilson
 from sdk.records import Failure, Message, ToolCall
 
@@ -155,7 +155,7 @@ def test_each_condition_is_compared_with_the_next_and_the_first_with_the_last() 
 
 
 def test_a_rollout_given_twice_and_no_conditions_are_refused() -> None:
-    with pytest.raises(ValueError, match="'t1-0' is given twice"):
+    with pytest.raises(ConfigError, match="'t1-0' is given twice"):
         build_report({"only": [make_rollout("t1"), make_rollout("t1")]})
     with pytest.raises(ValueError, match="no conditions"):
         build_report({})

@@ -293,6 +293,15 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
         run.read_rollouts("grpo")
 
 
+@pytest.mark.parametrize("content", ["{}", '{"data": 7}', "[]"])
+def test_a_marker_of_a_finished_stage_that_was_edited_is_named(tmp_path: Path, content: str) -> None:
+    with start(tmp_path) as run:
+        run.finish_stage("grpo", {})
+        (tmp_path / "stages" / "grpo.json").write_text(content)
+        with pytest.raises(RunFolderError, match=r"grpo\.json is damaged"):
+            run.stage("grpo")
+
+
 # ---- metrics
 
 

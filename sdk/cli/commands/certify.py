@@ -101,7 +101,5 @@ def certify(
         typer.echo(json.dumps(certificate.as_json(), indent=2) if as_json else str(certificate))
         if certificate.holes:
             raise typer.Exit(HOLES)
-        if not certificate.holds:
-            raise ToolbakeError(
-                "nothing could be scored, so nothing is known of the verifier; correct what it raises or returns"
-            )
+        if certificate.unknown:
+            raise ToolbakeError(certificate.unknown)

@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 
 from mcp_bridge import Toolset
@@ -16,6 +17,7 @@ from mcp_bridge.safe_text import and_more
 from ..errors import ConfigError
 from ..records import Task
 from ..verifiers import VerifierLike, verifier_name
+from ..verifiers.calls import RequiredCalls
 
 _MOST_NAMES = 20
 _HARMLESS = frozenset({"$absent", "$optional"})
@@ -60,13 +62,27 @@ async def require_known_names(source: Toolset, tasks: Sequence[Task], verifier: 
     """Raises `ConfigError` where a task expects or forbids a tool, an argument or a table that there is not, and
     `verifier` has a ready-made one that compares them: before anything is trained on a reward that nothing can earn, or
     without a limit that is thought to hold. What another verifier makes of such names is not known: for it, a line that
-    warns of the first, or none."""
+    warns of the first, or none. Also raises it for a tool that `required_calls(forbid=...)` names and there is not."""
+    known = {tool.name for tool in source.tools}
+    if unknown := next((name for name in _forbidden_by(verifier) if name not in known), None):
+        choices = _choices(unknown, known, "the tools", _NEVER_MADE)
+        raise ConfigError(f"required_calls(forbid=...) names the tool {unknown!r}, which there is not{choices}")
     if named := await tasks_of_unknown_names(source, tasks):
         more = f" ({len(named)} of {len(tasks)} tasks)" if len(named) > 1 else ""
         if _COMPARES.search(verifier_name(verifier)):
             raise ConfigError(f"{named[0]}{more}")
         return [f"warning: {named[0]}{more}"]
     return []
+
+
+def _forbidden_by(verifier: Any) -> Iterator[str]:
+    """The tools that a ready-made verifier forbids, by itself or in one of its parts."""
+    if isinstance(verifier, RequiredCalls):
+        yield from verifier.forbid
+    elif is_dataclass(verifier):
+        for part in vars(verifier).values():
+            for one in part if isinstance(part, tuple) else (part,):
+                yield from _forbidden_by(one)
 
 
 async def _tables(source: Toolset, task: Task, number: int) -> set[str] | None:

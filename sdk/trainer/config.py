@@ -8,12 +8,13 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from mcp_bridge.errors import kind_of
 from mcp_bridge.safe_text import json_problem
@@ -34,6 +35,14 @@ _TASKS_IN_A_PART = 4
 
 class _Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_bool_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        wanted = str(cls.model_fields[str(info.field_name)].annotation)
+        if isinstance(value, bool) and re.search(r"\b(int|float)\b", wanted) and "bool" not in wanted:
+            raise ValueError("give a number (YAML reads yes, no, on and off as true and false)")
+        return value
 
     def changed_from_default(self, *names: str) -> list[str]:
         """Those of these options that are not at their defaults."""
@@ -705,7 +714,8 @@ class TrainConfig(_Options):
 
 
 def nested(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options under dotted names, put into their groups, in the order given: a later one takes an earlier one's place.
+    """Options under dotted names, put into their groups, in the order given: a later one takes an earlier one's place,
+    and a group adds its options to those that were given before it.
 
     Raises `ConfigError` for a name that goes on after a value.
     """
@@ -721,6 +731,9 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
                 raise ConfigError(f"config: option {name}: {part!r} is {inner!r} and has no options of its own")
             place[part] = dict(inner)  # the mapping that was given stays as it is
             place = place[part]
+        before = place.get(last)
+        if not path and isinstance(before, Mapping) and isinstance(value, Mapping):
+            value = {**before, **value}
         place[last] = value
     return result
 

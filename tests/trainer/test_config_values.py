@@ -21,6 +21,7 @@ pytestmark = pytest.mark.timeout(60)
         ({"grpo.temperature": math.inf}, "option grpo.temperature is inf: .* finite"),
         ({"evaluation.success_threshold": math.nan}, "option evaluation.success_threshold is nan: .* finite"),
         ({"seed": -1}, "option seed is -1"),
+        ({"grpo": {"max_steps": True}}, "option grpo.max_steps is True: give a number"),
         ({"seed": 2**32}, "option seed is 4294967296"),
         ({"probes.tasks": 0, "probes.allow": ["echoes"]}, "option probes: allow does nothing while tasks is 0"),
         ([("seed", 3)], "config is a list; give a sdk.TrainConfig, a mapping or the path of a JSON or YAML file"),
@@ -156,3 +157,8 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b"\xff\xfe")
     with pytest.raises(sdk.ConfigError, match=r"config\.json' is not valid JSON: it is not text in UTF-8"):
         TrainConfig.of(tmp_path / "config.json")
+
+
+def test_a_group_adds_its_options_to_those_under_dotted_names_and_the_later_value_counts() -> None:
+    config = TrainConfig.of({"grpo.max_steps": 1, "grpo.num_generations": 4, "grpo": {"max_steps": 2}})
+    assert (config.grpo.max_steps, config.grpo.num_generations) == (2, 4)

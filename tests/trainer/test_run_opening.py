@@ -24,7 +24,7 @@ from sdk.traces.identity import fingerprint, same_run
 from sdk.traces.run_lock import RunLock
 from sdk.trainer.config import dotted_options
 from sdk.trainer.run_identity import EMBEDDED_BYTES, bytes_still_needed, train_defaults, weight_bytes
-from sdk.verifiers import as_expected
+from sdk.verifiers import all_of, answer_match, as_expected, required_calls
 
 SECRET = "sk-THE-SECRET"
 TINY = {
@@ -398,6 +398,13 @@ def test_a_task_that_nobody_can_win_or_that_forbids_what_nobody_can_do_is_refuse
     with pytest.raises(sdk.ModelError):  # a verifier of the user's may know what is meant
         sdk.train(Helpdesk(), tasks, answers, NO_MODEL, tmp_path / "run", TINY, progress=heard)
     assert re.search(f"warning: task 'bad': .*{message}", "\n".join(heard.lines))
+
+
+def test_a_tool_that_a_verifier_forbids_and_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    tasks = [{"prompt": f"Order {n}?", "expected": {"calls": [{"name": "get_order"}], "answer": "7"}} for n in range(5)]
+    verifier = all_of(answer_match(), required_calls(forbid=("cancel_ordr",)))
+    with pytest.raises(sdk.ConfigError, match=r"forbid=\.\.\.\) names the tool 'cancel_ordr', .*mean 'cancel_order'"):
+        sdk.train(Helpdesk(), tasks, verifier, NO_MODEL, tmp_path / "run", TINY)
 
 
 class Enough(Exception):

@@ -19,6 +19,10 @@ import pytest
 from free_ports import free_port
 from hypothesis import settings
 
+# By default the youngest generation is collected after 700 new containers, and all that torch, transformers and pytest
+# hold every now and then: a sixth of the tests' processor time. `toolbake` sets the same in its processes.
+gc.set_threshold(50_000, *gc.get_threshold()[1:])
+
 # A machine that others use too may take its time over any single example.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")

@@ -153,6 +153,19 @@ def test_of_a_description_only_what_comes_before_a_semicolon_is_asked_for() -> N
         assert "returns" not in prompt
 
 
+class Undescribed(Gate):
+    def let_out(self, plate: str) -> int:
+        """PUT /cars/{plate}/exit"""
+        return super().let_out(plate)
+
+
+def test_an_operation_without_a_summary_is_asked_for_by_its_name() -> None:
+    prompts = [str(task.prompt) for task in sdk.synthesize(ObjectTwin(Undescribed), 3, setups=[{}]).tasks]
+    assert prompts
+    for prompt in prompts:
+        assert "use let out, where the plate is K-" in prompt
+
+
 def test_phrases_belong_to_what_a_file_was_made_with(tmp_path: Any) -> None:
     path = tmp_path / "tasks.jsonl"
     sdk.synthesize(bank(), 2, setups=[{}], to=path, max_calls=1)

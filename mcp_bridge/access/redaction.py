@@ -157,6 +157,19 @@ def public_url(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
+def require_http_url(url: str, example: str) -> None:
+    """Raises `ValueError` for what is no address to ask, and for one with credentials, which it does not show."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - read, it is checked
+    except ValueError:  # its text may hold a part of a password
+        raise ValueError(f"its host or port is not valid; try {example}") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{parts.hostname or url[:40]!r} is not an http(s) URL; try {example}")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise ValueError(f"the URL of {parts.hostname!r} holds credentials, a query or a fragment; take them out")
+
+
 def url_secrets(url: str) -> tuple[str, ...]:
     """The parts of a URL that `public_url` leaves out."""
     parts = urlsplit(url)

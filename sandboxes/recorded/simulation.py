@@ -6,9 +6,8 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from mcp_bridge.access.redaction import public_url, redacted
+from mcp_bridge.access.redaction import redacted, require_http_url
 from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import Tool
 from mcp_bridge.toolsets.results import compact_json
@@ -29,13 +28,10 @@ class ChatEndpoint:
 
     def __init__(self, base_url: str, model: str, api_key: str | None, *, timeout_s: float) -> None:
         """Raises `SourceError` for a URL that cannot be asked, or one that holds credentials."""
-        parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SourceError(f"the endpoint {public_url(base_url)!r} is not an http(s) URL; try http://host:8000/v1")
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise SourceError(
-                f"the URL of the endpoint at {parts.hostname!r} holds credentials or a query; use api_key"
-            )
+        try:
+            require_http_url(base_url, "http://host:8000/v1")
+        except ValueError as error:
+            raise SourceError(f"endpoint: {error}; a key belongs into api_key") from None
         self.url = base_url.rstrip("/").removesuffix("/chat/completions")
         self.model = model
         self._key = api_key

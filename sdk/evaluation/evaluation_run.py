@@ -35,6 +35,7 @@ from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.run_context import RunContext
 from ..tasks import load_tasks
+from ..traces.atomic_files import file_sha256
 from ..traces.identity import digest, handlers_identity, tasks_identity, tools_identity
 from ..traces.run_folder import RunFolder
 from ..users.fidelity import UserJudge
@@ -247,8 +248,10 @@ async def evaluate_async(
     """
     check_verifier(verifier)
     program = program_of(agent)
-    plan = make_plan(model, models, None if baseline in (verdicts or {}) else baseline, tool_prompts)
-    elsewhere = read_verdicts(verdicts, plan.policies)
+    # What the comparisons with verdicts begin from is no business of the plan's, see `_pairs`.
+    of_one = bool(verdicts) and models is None and baseline == _label(model)
+    plan = make_plan(model, models, None if of_one or baseline in (verdicts or {}) else baseline, tool_prompts)
+    elsewhere = read_verdicts(verdicts, {*plan.policies, *(one.name for one in plan.conditions if one.name)})
     progress = progress or Silent()
     require_threshold(success_threshold)
     _require_samples(plan, samples, temperature)
@@ -285,6 +288,7 @@ async def evaluate_async(
             **agent_identity(program),
             **users_identity(user_model, user_judge),
             **({"samples": samples} if samples > 1 else {}),
+            **(await anyio.to_thread.run_sync(_weights_identity, plan) if output_dir is not None else {}),
             **({"verdicts": digest(_plain_verdicts(elsewhere))} if elsewhere else {}),
             "temperature": temperature,
             "seed": seed,
@@ -344,6 +348,13 @@ def _pairs(
     others = [name for name in (*outside, *reversed(longest.values())) if name != first]
     shorter = [pair for pair in plan.pairs or [] if pair[1] not in longest.values()]
     return [*((first, name) for name in others), *shorter]
+
+
+def _weights_identity(plan: Plan) -> dict[str, Any]:
+    """The weights of models in folders: one that was trained on since is another model of the same name."""
+    folders = [Path(one.source) for one in plan.conditions if isinstance(one.source, str | Path)]
+    files = [file for folder in dict.fromkeys(folders) for file in sorted(folder.glob("*.safetensors"))]
+    return {"weights": {str(file): file_sha256(file) for file in files}} if files else {}
 
 
 def _require_samples(plan: Plan, samples: int, temperature: float) -> None:

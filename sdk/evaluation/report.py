@@ -349,7 +349,7 @@ def report_of(
     conditions.
     """
     runs = {str(one): _finished(one) for one in (path, *further)}
-    if len(runs) <= len(further):
+    if len({one.resolve() for one in (path, *further)}) <= len(further):
         raise ConfigError("a run is named twice; give each once")
     folder, noted, earlier = next(iter(runs.values()))
     names = list(noted["stages"])
@@ -363,6 +363,7 @@ def report_of(
         place: {name: _rollouts_of(one, other["stages"][name], place if further else "") for name in names}
         for place, (one, other, _) in runs.items()
     }
+    _require_same_tasks(by_run)
     measured = {name: [rollout for found in by_run.values() for rollout in found[name]] for name in names}
     tasks = {rollout.task.id: rollout.task for of_condition in measured.values() for rollout in of_condition}
     verdicts = {
@@ -404,7 +405,24 @@ def report_of(
     if served is not None and served.condition is not None:
         asked = folder.read_rollouts(SERVED)
         served = summarise_served(asked, served.like, measured[served.like], threshold=threshold, cluster_by=families)
-    return report.model_copy(update={"run": earlier.run, "training": earlier.training, "served": served})
+    kept = {"run": earlier.run, "training": earlier.training, "next_steps": earlier.next_steps}
+    return report.model_copy(update={**kept, "served": served})
+
+
+def _require_same_tasks(by_run: Mapping[str, Mapping[str, Sequence[Rollout]]]) -> None:
+    """Raises `ConfigError` where two runs were not of the same tasks: their tries would be counted as those of one."""
+    tasks = {
+        place: {one.task.id: one.task.model_dump(exclude={"tags"}) for many in found.values() for one in many}
+        for place, found in by_run.items()
+    }
+    first, *others = tasks
+    for place in others:
+        differ = [one for one in {**tasks[first], **tasks[place]} if tasks[first].get(one) != tasks[place].get(one)]
+        if differ:
+            raise ConfigError(
+                f"{first} and {place} were not measured on the same tasks: {differ[0]!r} is in one of them alone, or "
+                "differs. Trainings with other seeds hold out other tasks, unless tasks have a `split` tag"
+            )
 
 
 def _finished(path: Path) -> tuple[RunFolder, Mapping[str, Any], Report]:

@@ -119,8 +119,7 @@ def mean_interval(values: Sequence[float], bounds: tuple[float, float]) -> Inter
         raise ValueError(f"{n} values in [{low}, {high}] expected; give at least one, and none outside")
     mean = math.fsum(values) / n
     spread = math.fsum((value - mean) ** 2 for value in values)
-    if n == 1 or max(values) == min(values):
-        mean = values[0]
+    if n == 1 or spread <= n * (1e-9 * (high - low)) ** 2:  # equal but for rounding
         otherwise = 1 - 0.025 ** (1 / n)
         return Interval(estimate=mean, low=mean - otherwise * (mean - low), high=mean + otherwise * (high - mean))
     half = student_t_975(n - 1) * math.sqrt(spread / (n - 1) / n)
@@ -350,7 +349,7 @@ def pass_rates(
                 PassRate(
                     k=k,
                     tasks=len(enough),
-                    left_out=len(successes) - len(enough),
+                    left_out=len({**successes, **unscored}) - len(enough),
                     interval=interval,
                     worst_case=math.fsum(worst) / len(worst),
                 )

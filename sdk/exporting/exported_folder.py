@@ -176,6 +176,7 @@ def _with_earlier(target: Path, to: Kind, name: str, weights: str) -> list[str]:
 
 def run_of(place: Path) -> Path | None:
     """The folder of the run, given that or its model's; None for a folder of another model."""
+    place = place.resolve()  # "." and links have no name that tells
     folder = place.parent if place.name == "model" else place
     return folder if (folder / "run.json").is_file() else None
 

@@ -12,11 +12,11 @@ import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal, Self, get_args
-from urllib.parse import urlsplit
 
 import anyio
 import httpx
 
+from mcp_bridge.access.redaction import require_http_url
 from mcp_bridge.records import Tool
 from mcp_bridge.safe_text import shortened
 
@@ -65,7 +65,7 @@ class EndpointAgent:
 
         Raises `ConfigError` for a URL or key that cannot work.
         """
-        self._url = _checked_url(base_url)
+        self._url = checked_url(base_url)
         self._model = model
         self.name = name or model
         self._limits = (timeout_s, max_retries, backoff_s, max_wait_s)
@@ -134,7 +134,7 @@ class EndpointAgent:
                 problem = type(error).__name__
             if status and status not in _REPEATED_STATUSES:
                 return status, text, retried
-            detail = f": {error_text(text)}" if text else ""
+            detail = f": {_whole_error_text(text)}" if text else ""
             if len(retried) == max_retries:
                 raise self.failure(f"failed {len(retried) + 1} times, at last with {problem}{detail}")
             wait = backoff_s * 2 ** len(retried) if retry_after is None else retry_after
@@ -147,14 +147,14 @@ class EndpointAgent:
 
     def failure(self, message: str) -> PolicyFailure:
         """A `PolicyFailure` that names the endpoint and holds nothing secret."""
-        return PolicyFailure(f"endpoint {self._url} (model {self._model!r}) {self.redact(message)}")
+        return PolicyFailure(f"endpoint {self._url} (model {self._model!r}) {self.shown(message)}")
 
-    def redact(self, text: str) -> str:
-        """The text without the key and the values of headers, which some endpoints repeat in their errors."""
+    def shown(self, text: str) -> str:
+        """The beginning of a text without the key and the values of headers, which some endpoints repeat in errors."""
         for secret in self._headers.value.values():
-            for part in (secret, secret.removeprefix("Bearer ")):
+            for part in (secret, secret.partition(" ")[2]):  # what follows "Bearer" or "Basic"
                 text = text.replace(part, "***") if len(part) >= _SHORTEST_SECRET else text
-        return text
+        return shortened(text, _SHOWN_CHARS)
 
     async def _post_once(self, body: dict[str, Any]) -> tuple[int, str, float | None]:
         """One request: status, text and Retry-After in seconds. Errors before the answer's head are passed on."""
@@ -233,10 +233,12 @@ class EndpointConversation:
         counted = {"retries": len(retried), "retried": retried}
         if context_exceeded(status, text):
             return Reply(
-                Message(role="assistant"), "context", extra={**counted, "error": self._agent.redact(error_text(text))}
+                Message(role="assistant"),
+                "context",
+                extra={**counted, "error": self._agent.shown(_whole_error_text(text))},
             )
         if status != 200:
-            raise self._agent.failure(f"answered HTTP {status}: {error_text(text)}")
+            raise self._agent.failure(f"answered HTTP {status}: {_whole_error_text(text)}")
         try:
             reply = read_reply(text)
         except ValueError as error:
@@ -264,17 +266,12 @@ class _Secret:
         return "***"
 
 
-def _checked_url(base_url: str) -> str:
-    parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(
-            f"endpoint {parts.hostname or base_url[:40]!r} is not an http(s) URL; try http://host:8000/v1"
-        )
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise ConfigError(
-            f"the URL of endpoint {parts.hostname!r} holds credentials, a query or a fragment; "
-            "give a key as api_key or in headers"
-        )
+def checked_url(base_url: str) -> str:
+    """The address that `/chat/completions` is added to. Raises `ConfigError` for what is no address to ask."""
+    try:
+        require_http_url(base_url, "http://host:8000/v1")
+    except ValueError as error:
+        raise ConfigError(f"endpoint: {error}; a key belongs into api_key or headers") from None
     return base_url.rstrip("/").removesuffix("/chat/completions")
 
 
@@ -340,13 +337,17 @@ def context_exceeded(status: int, text: str) -> bool:
     error = _error_object(text)
     if error.get("code") == "context_length_exceeded":
         return True
-    return bool(_CONTEXT.search(error_text(text)))
+    return bool(_CONTEXT.search(_whole_error_text(text)))
 
 
 def error_text(text: str) -> str:
     """The endpoint's own message, or the beginning of what it sent instead."""
+    return shortened(_whole_error_text(text), _SHOWN_CHARS)
+
+
+def _whole_error_text(text: str) -> str:
     message = _error_object(text).get("message")
-    return shortened(message if isinstance(message, str) and message else text.strip() or "(no text)", _SHOWN_CHARS)
+    return message if isinstance(message, str) and message else text.strip() or "(no text)"
 
 
 def read_reply(text: str) -> Reply:
@@ -354,19 +355,21 @@ def read_reply(text: str) -> Reply:
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"not valid JSON ({error}): {error_text(text)}") from None
+        raise ValueError(f"not valid JSON ({error}): {_whole_error_text(text)}") from None
     choices = body.get("choices") if isinstance(body, dict) else None
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        raise ValueError(f"no choices: {error_text(text)}")
+        raise ValueError(f"no choices: {_whole_error_text(text)}")
     said = choices[0].get("message")
     if not isinstance(said, dict):
-        raise ValueError(f"no message in the first choice: {error_text(text)}")
+        raise ValueError(f"no message in the first choice: {_whole_error_text(text)}")
     finish = choices[0].get("finish_reason")
     if finish == "content_filter":
         raise ValueError("the endpoint's content filter withheld it")
+    if finish in ("abort", "error"):  # vLLM's and SGLang's words for an answer that is not whole
+        raise ValueError(f"the endpoint broke it off: its finish_reason is {finish!r}")
     calls = said.get("tool_calls") or []
     if not isinstance(calls, list):
-        raise ValueError(f"tool_calls is not a list: {error_text(text)}")
+        raise ValueError(f"tool_calls is not a list: {_whole_error_text(text)}")
     content = _content_text(said.get("content")) or _content_text(said.get("refusal"))
     reasoning = said.get("reasoning_content") or said.get("reasoning")
     if not isinstance(reasoning, str):  # many servers leave it in the content; some templates begin it in the prompt
@@ -416,7 +419,7 @@ def _content_text(content: Any) -> str:
         return content
     if isinstance(content, list) and all(isinstance(part, dict) for part in content):
         return "".join(part["text"] for part in content if isinstance(part.get("text"), str))
-    raise ValueError(f"content is neither text nor parts: {json.dumps(content)[:_SHOWN_CHARS]}")
+    raise ValueError(f"content is neither text nor parts: {json.dumps(content)}")
 
 
 def _error_object(text: str) -> dict[str, Any]:

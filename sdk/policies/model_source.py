@@ -17,7 +17,7 @@ from mcp_bridge.extras import require_extra
 
 from ..errors import ConfigError
 from ..records import ToolPrompt
-from .endpoint import EndpointAgent, checked_system
+from .endpoint import EndpointAgent, checked_system, checked_url
 from .hub_cache import model_of
 from .models.loading import LoadedModel, LoadedTokenizer, load_model, load_tokenizer, read_notes, require_place
 from .protocol import Agent, Policy
@@ -187,6 +187,7 @@ def _endpoint_options(model: Any) -> dict[str, Any]:
     if isinstance(model, tuple):
         if len(model) != 2:
             raise ConfigError(f"an endpoint is (url, model name); this tuple has {len(model)} items")
+        checked_url(model[0])
         return {"base_url": model[0], "model": model[1]}
     unknown, missing = sorted(set(model) - _ENDPOINT_KEYS), sorted({"base_url", "model"} - set(model))
     if unknown or missing:
@@ -194,5 +195,6 @@ def _endpoint_options(model: Any) -> dict[str, Any]:
             f"an endpoint is a mapping with base_url and model; missing: {', '.join(missing) or 'nothing'}; "
             f"unknown: {', '.join(unknown) or 'nothing'}; possible keys: {', '.join(sorted(_ENDPOINT_KEYS))}"
         )
+    checked_url(model["base_url"])
     checked_system(model.get("system"))
     return dict(model)

@@ -201,7 +201,7 @@ def test_rates_of_several_tries_leave_out_tasks_with_too_few_and_say_so() -> Non
 
 def test_unscored_tries_count_as_failed_in_the_worst_case_of_several_tries() -> None:
     at, hat = pass_rates({"a": (2, 2)}, {"a": "a"}, {"a": 1, "b": 3})
-    assert [(rate.k, rate.interval.estimate) for rate in at] == [(1, 1), (2, 1)]
+    assert [(rate.k, rate.interval.estimate, rate.left_out) for rate in at] == [(1, 1, 1), (2, 1, 1)]
     # Of a, two of three tries are right, and no choice of two has none of them; of b, none is.
     assert [rate.worst_case for rate in at] == pytest.approx([(2 / 3 + 0) / 2, (1 + 0) / 2])
     assert [rate.worst_case for rate in hat] == pytest.approx([(2 / 3 + 0) / 2, (1 / 3 + 0) / 2])

@@ -302,10 +302,14 @@ async def test_runs_of_several_seeds_are_one_report_in_which_each_is_a_try_at_th
     assert both.errors["none"].groups
     assert "| runs." in both.markdown()
     with pytest.raises(ConfigError, match="named twice"):
-        report_of(places[0], places[0])
+        report_of(places[0], places[0] / ".." / "one")
     await compared(output_dir=tmp_path / "three", models={"large": knowing()})
     with pytest.raises(ConfigError, match=r"three has the conditions large, and .*one has .*; give runs of the same"):
         report_of(places[0], tmp_path / "three")
+    others = [{**TASKS[0], "expected": {"answer": "lost"}}, *TASKS[1:]]
+    await sdk.evaluate_async([get_order], others, says_shipped, models=models, output_dir=tmp_path / "four")
+    with pytest.raises(ConfigError, match=r"not measured on the same tasks: 't0' .*differs"):
+        report_of(places[0], tmp_path / "four")
 
 
 async def test_pictures_of_an_earlier_report_do_not_outlive_it(tmp_path: Path) -> None:

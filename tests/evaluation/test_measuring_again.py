@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import contextmanager
 from functools import reduce
 from operator import add
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 import sdk
 from mcp_bridge import connect
@@ -158,6 +160,17 @@ async def test_an_edited_verifier_of_the_same_name_makes_another_run(tmp_path: P
         await measured(tmp_path, Agent(), verifier=verify_as(2))
 
 
+async def test_a_folder_of_other_weights_is_another_model(tiny_model_folder: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(tiny_model_folder, tmp_path / "model"))
+    call: Any = {"tools": [get_order], "prompts": TASKS[:1], "verifier": says_shipped, "limits": {"max_tokens": 2}}
+    for _ in range(2):
+        await sdk.evaluate_async(**call, model=model, output_dir=tmp_path / "run")
+    weights = load_file(model / "model.safetensors")
+    save_file({name: weight * 2 for name, weight in weights.items()}, model / "model.safetensors", {"format": "pt"})
+    with pytest.raises(RunFolderError, match=r"weights\..*model\.safetensors is"):
+        await sdk.evaluate_async(**call, model=model, output_dir=tmp_path / "run")
+
+
 async def test_tools_that_cannot_be_used_leave_no_folder_behind(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="cannot be started"):
         await measured(tmp_path / "run", Agent(), tools=["/no/such/program"])
@@ -180,8 +193,11 @@ async def test_a_score_that_misses_the_threshold_by_rounding_is_counted_right_wh
         ["http://127.0.0.1:9/v1", "m", SECRET],
         {"base_url": "http://127.0.0.1:9/v1", "model": "m", "key": SECRET},
         f"http://user:{SECRET}@127.0.0.1:9/v1",
+        (f"http://user:{SECRET}@127.0.0.1:9/v1?key={SECRET}", "m"),
+        (f"http://user:{SECRET}", "m"),
+        {"base_url": "http://[::1/v1", "model": "m", "api_key": SECRET},
     ],
-    ids=["tuple", "list", "mapping", "url"],
+    ids=["tuple", "list", "mapping", "url", "credentials", "port", "host"],
 )
 async def test_a_model_that_is_refused_leaves_no_key_on_disk_or_in_the_error(tmp_path: Path, model: Any) -> None:
     with pytest.raises(ConfigError) as error:
@@ -190,17 +206,10 @@ async def test_a_model_that_is_refused_leaves_no_key_on_disk_or_in_the_error(tmp
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        (f"http://user:{SECRET}@127.0.0.1:9/v1?key={SECRET}", "m"),
-        {"base_url": f"http://{SECRET}@127.0.0.1:9/v1", "model": "m", "api_key": SECRET, "headers": {"X": SECRET}},
-    ],
-    ids=["tuple", "mapping"],
-)
-def test_only_the_address_and_the_model_name_of_an_endpoint_are_stored(model: Any) -> None:
+def test_only_the_address_and_the_model_name_of_an_endpoint_are_stored() -> None:
     from sdk.policies.model_source import model_label
 
+    model = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "api_key": SECRET, "headers": {"X": SECRET}}
     assert model_label(model) == "http://127.0.0.1:9/v1#m"
 
 

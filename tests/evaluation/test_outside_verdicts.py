@@ -63,6 +63,8 @@ async def test_several_policies_are_compared_with_the_verdicts_or_with_a_named_b
     assert [(c.first, c.second) for c in report.comparisons] == [("large", "a"), ("large", "b")]
     report = await measured(file, model=None, models=models, baseline="b")
     assert [(c.first, c.second) for c in report.comparisons] == [("b", "large"), ("b", "a")]
+    report = await measured(file, baseline="scripted")
+    assert [(c.first, c.second) for c in report.comparisons] == [("scripted", "large")]
     report = await measured(file, baseline="large", tool_prompts=["full", "names"])
     assert [(c.first, c.second.rpartition(", ")[2]) for c in report.comparisons] == [
         ("large", "full schemas"),
@@ -112,6 +114,8 @@ async def test_a_line_ends_where_json_lines_end(file: Path) -> None:
 async def test_verdicts_need_a_name_of_their_own_and_a_file_that_is_there(file: Path) -> None:
     with pytest.raises(ConfigError, match="'a' is the name of a policy"):
         await measured(file, model=None, models={"a": knowing()}, verdicts={"a": file})
+    with pytest.raises(ConfigError, match="'scripted, names only' is the name of a policy"):
+        await measured(file, tool_prompts=["full", "names"], verdicts={"scripted, names only": file})
     with pytest.raises(ConfigError, match="cannot be read"):
         await measured(file.with_name("missing.jsonl"))
 

@@ -187,6 +187,8 @@ def test_mean_interval_has_the_value_computed_by_hand() -> None:
 def test_equal_values_do_not_pretend_to_certainty() -> None:
     # All 10 tasks at 0: at most 1 - 0.025^(1/10) = 30.85 % of tasks can be otherwise (Clopper-Pearson for 0 of 10).
     assert ends(mean_interval([0.0] * 10, (0, 1))) == pytest.approx((0.0, 0.3085), abs=1e-4)
+    rounded = [0.3 - 0.1, 0.5 - 0.3, 0.7 - 0.5, 0.9 - 0.7]
+    assert ends(mean_interval(rounded, (-1, 1))) == pytest.approx(ends(mean_interval([0.2] * 4, (-1, 1))))
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=50))

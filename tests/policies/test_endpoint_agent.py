@@ -149,6 +149,16 @@ async def test_other_refusals_fail_at_once_with_the_endpoints_message_and_withou
     assert len(chat_server.bodies) == 1
 
 
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "Basic"])
+async def test_no_part_of_a_key_is_left_where_an_error_is_cut(chat_server: ChatServer, scheme: str) -> None:
+    key = "k1e2y3" * 10
+    chat_server.will(failing(401, f"{'x' * 470} {key} is wrong"))
+    agent = EndpointAgent(chat_server.url, "small", headers={"Authorization": f"{scheme} {key}"})
+    with pytest.raises(PolicyFailure, match=r"HTTP 401: x+") as caught:
+        await agent.start((), sampling=Sampling(), seed=0).reply(ASK)
+    assert "k1e2" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -179,6 +189,7 @@ async def test_a_conversation_too_long_for_the_model_ends_for_want_of_context(
         ('{"choices": [{"message": {"content": 5}}]}', "neither text nor parts"),
         ('{"choices": [{"message": {"tool_calls": 5}}]}', "tool_calls is not a list"),
         ('{"choices": [{"message": {}, "finish_reason": "content_filter"}]}', "content filter"),
+        ('{"choices": [{"message": {"content": "The or"}, "finish_reason": "abort"}]}', "finish_reason is 'abort'"),
     ],
 )
 async def test_an_answer_that_cannot_be_read_is_a_failure_not_a_reply(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, field_validator, model_validator
+
+from mcp_bridge.access.redaction import require_http_url
 
 Way = Literal["adapter", "checkpoint", "transfer"]
 Publish = Literal["auto", "adapter", "checkpoint", "transfer"]
@@ -68,16 +69,11 @@ class VllmOptions(BaseModel, extra="forbid", frozen=True):
     @classmethod
     def _real_urls(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         for url in urls:
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ValueError(f"{parts.hostname or url[:40]!r} is not an http(s) URL; try http://host:8000")
-            if parts.username or parts.password or parts.query or parts.fragment:
-                raise ValueError(
-                    f"the URL of {parts.hostname!r} holds credentials, a query or a fragment; take them out"
-                )
+            require_http_url(url, "http://host:8000")
+        urls = tuple(url.rstrip("/").removesuffix("/v1") for url in urls)
         if len(set(urls)) != len(urls):
             raise ValueError("a URL is named twice; name each replica once")
-        return tuple(url.rstrip("/").removesuffix("/v1") for url in urls)
+        return urls
 
     @field_validator("python")
     @classmethod

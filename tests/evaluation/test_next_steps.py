@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ from rollout_making import make_rollout
 
 from sdk.evaluation import TrainingSummary, build_report
 from sdk.evaluation.next_steps import next_steps
-from sdk.records import Rollout
+from sdk.evaluation.report import note_conditions, report_of
+from sdk.records import Rollout, Task, Verdict
+from sdk.traces.run_folder import RunFolder
 
 
 def practised(kind: str, scores: str, *, step: int = 0, **fields: Any) -> list[Rollout]:
@@ -118,3 +121,14 @@ def test_the_report_ends_with_the_advice_and_its_page_has_it_as_a_list() -> None
     report = build_report({"after GRPO": FAIR}).model_copy(update={"next_steps": ["No <b>rollout</b> of 9 succeeded."]})
     assert str(report).splitlines()[-1] == "Next: No <b>rollout</b> of 9 succeeded."
     assert "## What to do next\n\n- No \\<b\\>rollout" in report.markdown()
+
+
+def test_a_report_that_is_made_again_keeps_the_advice(tmp_path: Path) -> None:
+    rollout = Rollout(id="r", task=Task(prompt="Where?", id="t"), answer="Here.", verdict=Verdict(score=1.0))
+    with RunFolder.create_or_resume(tmp_path / "run", {"model": "none"}) as run:
+        run.append_rollout("grpo", rollout)
+        note_conditions(run, {"after GRPO": "grpo"}, [])
+        report = build_report({"after GRPO": [rollout]})
+        report.next_steps = ["Raise limits.max_turns."]
+        report.write(tmp_path / "run")
+    assert report_of(tmp_path / "run").next_steps == ["Raise limits.max_turns."]

@@ -241,6 +241,8 @@ def test_a_folder_takes_exports_of_one_model_only(model: Path, tokenizer: Any, t
     (tmp_path / "full" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="holds no export"):
         export(model, "vllm", tmp_path / "full")
+    with pytest.raises(ConfigError, match="is in the model's own folder"):
+        export(model, "vllm", model / "out")
 
 
 def test_of_two_exports_into_one_folder_at_once_the_later_is_refused_and_nothing_is_lost(

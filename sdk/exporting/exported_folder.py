@@ -131,7 +131,7 @@ def export(
     if not source.is_dir():
         raise ConfigError(f"{os.fspath(model_dir)!r} is no folder; give the folder of a run or of a model")
     if target.is_relative_to(source.resolve()):
-        raise ConfigError(f"{str(target)!r} is in the model's own folder, and would be exported with it; choose another")
+        raise ConfigError(f"{str(target)!r} is in the model's own folder and would be exported too; choose another")
     weights = _weights(source)
     kinds = _with_earlier(target, to, model.name, weights)
     with fresh_folder(target) as made:

@@ -25,6 +25,10 @@ _MARKS = (CALL_OPEN, CALL_CLOSE)
 _CLOSING = re.compile(rf"\s*\}}\s*{CALL_CLOSE}")
 
 
+_MOST_TOKENS = 4
+"""Of one character: it has so many bytes at most."""
+
+
 class GrowingText:
     """The text of tokens, one after the other; a character of several tokens comes with the last of them."""
 
@@ -37,12 +41,15 @@ class GrowingText:
     def take(self, token: int) -> str:
         """What one more token adds."""
         self._ids.append(token)
-        text = self._decode(self._ids)
-        if text.endswith("\ufffd"):
-            return ""
+        text, settled, past = self._decode(self._ids), len(self._ids), self._known
+        if text.endswith("\ufffd"):  # a character that is not whole, or one that will never be
+            settled -= _MOST_TOKENS - 1
+            whole, text = text, self._decode(self._ids[: max(settled, 0)])
+            if settled <= self._known or not whole.startswith(text):
+                return ""
+            past = max(0, past - 2 * _MOST_TOKENS)  # what is known may end within a character
         more = text[len(self._decode(self._ids[: self._known])) :]
-        self._ids = self._ids[self._known :]
-        self._known = len(self._ids)
+        self._ids, self._known = self._ids[past:], settled - past
         return more
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sdk.errors import PolicyFailure
 from sdk.policies.scripted import END_TOKEN
-from sdk.serving.settled_replies import ComparedReply, TaggedReply, before_marks
+from sdk.serving.settled_replies import ComparedReply, GrowingText, TaggedReply, before_marks
 from sdk.serving.tool_calls import ClientSchemas, calls_as_text, go_on_from, written_calls
 
 USER = [{"role": "user", "content": "Where is order 4417?"}]
@@ -46,6 +46,20 @@ def read_in_full(text, tools, stops=()):
     said = RENDERER.parse([*text.encode(), END_TOKEN], [])
     content, calls = written_calls(said if tools else calls_as_text(said), ClientSchemas({}))
     return said.reasoning or "", content[: min([content.find(s) for s in stops if s in content], default=None)], calls
+
+
+BYTES = [*"é€😀a\ufffd".encode(), 0xC3, 0xE2, 0xF0, 0x82, 0xFF]
+
+
+@given(st.lists(st.sampled_from(BYTES) | st.text("é€😀a\ufffd", max_size=3).map(str.encode), max_size=20))
+def test_bytes_that_are_no_character_are_told_as_they_come_and_characters_when_they_are_whole(parts):
+    said = b"".join(bytes([part]) if isinstance(part, int) else part for part in parts)
+    growing, told = GrowingText(lambda ids: bytes(ids).decode(errors="replace")), ""
+    for place, byte in enumerate(said, start=1):
+        told += growing.take(byte)
+        until_now = said[:place].decode(errors="replace")
+        assert said.decode(errors="replace").startswith(told)
+        assert len(until_now) - len(told) <= 3, "no more is held back than may belong to one character"
 
 
 @given(REPLIES.map("".join), st.lists(st.sampled_from(["STOP", "a", "ord w", "\n\n"]), max_size=2), st.booleans())

@@ -56,6 +56,7 @@ class EndpointAgent:
         system: str | None = None,
     ) -> None:
         """
+        `timeout_s`: how long the endpoint may take until it begins to answer, and then until its answer is whole.
         `max_retries`: how often a request is repeated after 429, 502, 503 or a connection that broke before any
         answer. The wait is the server's Retry-After, else `backoff_s`, doubled every time; a wait above
         `max_wait_s` seconds is a failure. `extra_body` is merged into every request; a value of None takes a field
@@ -171,8 +172,11 @@ class EndpointAgent:
             except httpx.HTTPError as error:
                 raise self.failure(f"could not be asked: {type(error).__name__}: {error}") from None
             try:
-                await response.aread()
+                with anyio.fail_after(self._limits[0]):  # httpx waits so long for each piece
+                    await response.aread()
                 return response.status_code, response.text, _retry_after(response.headers.get("retry-after"))
+            except (TimeoutError, httpx.TimeoutException):
+                raise self.failure(f"gave no whole answer within {self._limits[0]:g} s") from None
             except httpx.HTTPError as error:
                 raise self.failure(f"broke off its answer: {type(error).__name__}: {error}") from None
             finally:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio
 import pytest
 from chat_endpoints import ChatServer, says
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from mcp_bridge.records import Tool
 from sdk.errors import ConfigError, PolicyFailure
@@ -272,6 +273,17 @@ async def test_an_answer_that_breaks_off_is_not_asked_for_again(raw_server: Any)
     with pytest.raises(PolicyFailure, match="broke off its answer"):
         await talk(url).reply(ASK)
     assert len(seen) == 1
+
+
+async def test_an_answer_that_comes_drop_by_drop_ends_with_the_time_that_it_may_take(chat_server: ChatServer) -> None:
+    async def drops() -> AsyncIterator[bytes]:
+        while True:
+            yield b" "
+            await anyio.sleep(0.01)
+
+    chat_server.will(StreamingResponse(drops()))
+    with pytest.raises(PolicyFailure, match=r"gave no whole answer within 0\.3 s"):
+        await talk(chat_server.url, timeout_s=0.3).reply(ASK)
 
 
 async def test_an_endpoint_that_is_not_there_fails_after_the_retries(unused_tcp_port: int) -> None:

@@ -146,6 +146,8 @@ class Curriculum:
         out = self.difficulty.left_out(step)
         free = [place for place, task in enumerate(self._tasks) if task.id not in taken and place not in out]
         count = min(count, len(free))
+        if not count:
+            return []
         if self._options.by is None:
             places = random.Random(f"{self._config.seed}/{step}/{round_number}").sample(free, count)
         else:

@@ -152,6 +152,13 @@ def test_a_task_taken_while_one_before_it_rests_is_not_taken_again_before_the_ot
     assert taken == [first.id, third.id, fourth.id]
 
 
+@pytest.mark.parametrize("by", [None, "intent"])
+def test_where_no_task_is_left_over_none_is_added_to_a_step(by: str | None) -> None:
+    curriculum = Curriculum(tasks_of_kinds(a=2, b=2), TrainConfig.of({"grpo.prompts_per_step": 4, "curriculum.by": by}))
+    taken = {task.id for task in curriculum.choose(0)}
+    assert curriculum.choose_more(0, 1, 2, taken) == []
+
+
 def test_groups_that_could_not_be_scored_say_nothing_of_their_kind() -> None:
     tasks = tasks_of_kinds(a=8, b=8)
     curriculum = Curriculum(tasks, TrainConfig.of({"grpo.prompts_per_step": 4, "curriculum.by": "intent"}))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -269,7 +270,7 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
             with self.compute_loss_context_manager():
                 loss = self.compute_loss(model, {"parts": parts})
             self.accelerator.backward(loss)
-        self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
+        self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm or math.inf)  # 0: not clipped
         # The optimiser inside: accelerate's skips a step between the parts of a batch.
         self.optimizer.optimizer.step()
         model.zero_grad()

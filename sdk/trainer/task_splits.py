@@ -45,9 +45,9 @@ def split_for_training(prompts: Any, config: TrainConfig) -> ThreeWaySplit:
 def _split_by_default(tasks: Sequence[Task], config: TrainConfig) -> ThreeWaySplit:
     """Kept aside are the tasks tagged for validation, or some of the training tasks, as long as a step and the warm
     start have enough of the others."""
+    if any(task.tags.get("split") == "validation" for task in tasks):
+        return split_three_ways(tasks, heldout=config.evaluation.heldout, seed=config.seed)
     train, heldout = split_tasks(tasks, heldout=config.evaluation.heldout, seed=config.seed)
-    if tagged := [task for task in tasks if task.tags.get("split") == "validation"]:
-        return ThreeWaySplit(train, tagged, heldout)
     needed = min(config.grpo.prompts_per_step, _first_to_choose_from(train, config)) if _step_is_set(config) else 1
     shown = any(task.demonstration for task in train)
 

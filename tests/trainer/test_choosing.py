@@ -129,3 +129,12 @@ def test_tasks_tagged_for_validation_without_a_choice_are_an_error() -> None:
     for config in (sdk.TrainConfig(), sdk.TrainConfig.of({"evaluation.validation": 1})):
         chosen = split_for_training(tagged, config)
         assert [[task.prompt for task in side] for side in chosen] == [["p0", "p3"], ["p1", "p4"], ["p2", "p5"]]
+
+
+@pytest.mark.parametrize("twin", ["train", "heldout"])
+def test_a_task_tagged_for_validation_that_is_also_on_another_side_is_an_error(twin: str) -> None:
+    sides = {"train": "a", "validation": "b", "heldout": "c"}
+    sides[twin] = sides["validation"]
+    tagged = [{"prompt": prompt, "id": side, "tags": {"split": side}} for side, prompt in sides.items()]
+    with pytest.raises(ConfigError, match=r"validation.* have the same prompt and setup"):
+        split_for_training(tagged, sdk.TrainConfig())

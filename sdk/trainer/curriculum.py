@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 
+from ..evaluation.conditions import is_success
 from ..records import Rollout, Task
 from .config import TrainConfig
 
@@ -59,10 +60,10 @@ class Difficulty:
 
     def observe(self, group: Sequence[Rollout]) -> None:
         """Learn from the rollouts of a group. A group with fewer than two scored rollouts is left out."""
-        scores = [r.verdict.score for r in group if r.scored and r.verdict is not None]
-        if len(scores) < 2:
+        scored = [rollout for rollout in group if rollout.scored]
+        if len(scored) < 2:
             return
-        success = sum(score >= self._threshold for score in scores) / len(scores)
+        success = sum(is_success(rollout, self._threshold) for rollout in scored) / len(scored)
         place = self._place[group[0].task.id]
         if self._options.tiers is not None and self._tier[place] == self._open - 1:
             self._latest.append(success)

@@ -104,6 +104,15 @@ def test_the_next_tier_opens_when_the_latest_groups_of_the_highest_one_succeed()
     assert chooser.difficulty.counts(24) == {"open_tiers": 3}
 
 
+def test_a_success_that_misses_the_threshold_by_rounding_counts_as_one() -> None:
+    config = {"grpo.prompts_per_step": 1, "curriculum.tiers": "tier", "curriculum.difficulty_filter": (0.1, 0.9)}
+    tasks = tiered(t1=8, t2=1)
+    chooser = Curriculum(tasks, TrainConfig.of(config))
+    for task in tasks[:8]:
+        chooser.observe(group(task, 0, [1 - 2**-53] * 4))  # as ten parts of 0.1 may add up
+    assert chooser.difficulty.counts(1) == {"tasks_too_easy": 8, "tasks_too_hard": 0, "open_tiers": 2}
+
+
 @given(st.data(), st.integers(1, 4), st.booleans(), st.sampled_from([None, "tier"]))
 def test_a_chooser_rebuilt_from_the_rollouts_chooses_the_same_and_every_step_is_full(
     data: st.DataObject, size: int, tiers: bool, curriculum: str | None

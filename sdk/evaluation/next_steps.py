@@ -107,10 +107,10 @@ def _kinds(tasks: Sequence[Task]) -> Callable[[Task], str]:
 
 def _broken(training: TrainingSummary) -> list[str]:
     broken, all_of_them = training.skipped_rollouts or 0, training.rollouts or 0
-    if broken <= _OFTEN * (broken + all_of_them):
+    if broken <= _OFTEN * all_of_them:
         return []
     return [
-        f"{broken} of {broken + all_of_them} rollouts in training broke and taught nothing: read their failures in "
+        f"{broken} of {all_of_them} rollouts in training broke and taught nothing: read their failures in "
         "rollouts/grpo.jsonl."
     ]
 

@@ -161,7 +161,7 @@ class GrpoOptions(_Options):
     """Optimiser steps of GRPO; 0 stops after the warm start."""
     prompts_per_step: int = Field(default=8, ge=1)
     """Tasks in one step. With few of them a step rests on one or two groups with a signal, and unlearns what the others
-    could do. Where it is not set and there are fewer training tasks: all of them."""
+    could do. Where it is not set and there are fewer training tasks: all of them that fit `batching.micro_batches`."""
     num_generations: int = Field(default=6, ge=2)
     """Rollouts of one task in one step: the size of a group. They are compared with each other, so at least two."""
     temperature: float = Field(default=1.0, ge=LOWEST_TEMPERATURE)

@@ -48,7 +48,8 @@ def _split_by_default(tasks: Sequence[Task], config: TrainConfig) -> ThreeWaySpl
     if any(task.tags.get("split") == "validation" for task in tasks):
         return split_three_ways(tasks, heldout=config.evaluation.heldout, seed=config.seed)
     train, heldout = split_tasks(tasks, heldout=config.evaluation.heldout, seed=config.seed)
-    needed = min(config.grpo.prompts_per_step, _first_to_choose_from(train, config)) if _step_is_set(config) else 1
+    step = config.grpo.prompts_per_step if _step_is_set(config) else config.batching.micro_batches or 1
+    needed = min(step, _first_to_choose_from(train, config))
     shown = any(task.demonstration for task in train)
 
     def enough(rest: Sequence[Task]) -> bool:
@@ -90,11 +91,18 @@ def settle(config: TrainConfig, tasks: ThreeWaySplit) -> tuple[TrainConfig, list
                 f"no demonstration in {counted(train, 'training task')}: there is no warm start, the model learns from "
                 "its own attempts alone"
             )
-    size = min(config.grpo.prompts_per_step, _first_to_choose_from(train, config))
-    if config.grpo.max_steps and size < config.grpo.prompts_per_step and not _step_is_set(config):
+    wanted, parts = config.grpo.prompts_per_step, config.batching.micro_batches or 1
+    count = _first_to_choose_from(train, config)
+    if config.grpo.max_steps and count < wanted and not _step_is_set(config):
+        size = count - count % parts  # a step has whole parts
+        if not size:
+            raise ConfigError(
+                f"batching.micro_batches is {parts}, but there are only {count} training tasks to begin with; lower it "
+                "or add tasks"
+            )
         settled["grpo.prompts_per_step"] = size
-        wanted = config.grpo.prompts_per_step
-        lines.append(f"{size} tasks in a step, not {wanted}: there are no more to begin with (grpo.prompts_per_step)")
+        why = "there are no more to begin with" if size == count else f"of {count} they fit {parts} micro-batches"
+        lines.append(f"{size} tasks in a step, not {wanted}: {why} (grpo.prompts_per_step)")
     options = config.changed(settled)
     return options.changed({"batching.micro_batches": options.parts}), lines
 

@@ -451,3 +451,15 @@ def test_of_a_long_run_s_checkpoints_a_few_over_its_length_and_the_latest_are_ke
         thin.on_save(SimpleNamespace(output_dir=str(tmp_path)), None, None)
     steps = sorted(int(path.name.rpartition("-")[2]) for path in tmp_path.iterdir())
     assert steps == [20, 40, 60, 80, 95, 100]
+
+
+def test_a_step_that_is_lowered_to_the_training_tasks_there_are_has_whole_micro_batches() -> None:
+    tasks = [sdk.Task.model_validate(task(n)) for n in range(7)]
+    config = sdk.TrainConfig.of({"batching.micro_batches": 4, "evaluation.heldout": 2})
+    settled, lines = settle(config, ThreeWaySplit(tasks[:5], [], []))
+    assert (settled.grpo.prompts_per_step, settled.batching.micro_batches) == (4, 4)
+    assert "4 tasks in a step, not 8: of 5 they fit 4 micro-batches (grpo.prompts_per_step)" in lines
+    few = split_for_training(tasks[:6], config)
+    assert (len(few.train), len(few.validation)) == (4, 0), "none is kept aside that a step needs"
+    with pytest.raises(sdk.ConfigError, match=r"batching\.micro_batches is 4, but there are only 3 training tasks"):
+        settle(config, ThreeWaySplit(tasks[:3], [], []))

@@ -170,3 +170,14 @@ def test_every_listed_setting_can_be_set():
 
     lines = [line for line in toolbake("train", "--list-settings").stdout.splitlines() if not line.startswith(" ")]
     assert train_config(None, lines) == TrainConfig()
+
+
+def test_a_group_that_is_set_adds_its_options_to_those_of_the_file(tmp_path):
+    from sdk.cli.commands.train import train_config
+    from sdk.trainer.config import TrainConfig
+
+    (tmp_path / "config.json").write_text('{"grpo": {"max_steps": 3, "num_generations": 4}, "tool_prompt": "names"}')
+    settings = ['grpo={"max_steps": 5, "epsilon": 0.1}', "grpo.epsilon=0.3", 'tool_prompt={"full": 1.0}']
+    assert train_config(tmp_path / "config.json", settings) == TrainConfig.of(
+        {"grpo": {"max_steps": 5, "num_generations": 4, "epsilon": 0.3}, "tool_prompt": {"full": 1.0}}
+    )

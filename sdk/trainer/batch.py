@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..evaluation.conditions import is_success
 from ..records import CUT_OFF, Rollout, TokenRow
 from ..rollouts.branching import TurnSpan, grow_trees, sampled_turns
 from .advantages import Segment, branch_advantages, normalised_by_domain, turn_segments
@@ -33,8 +34,9 @@ class BatchStats:
     unscored: int = 0
     groups_with_signal: int = 0
     groups_all_right: int = 0
-    """Without signal because every rollout reached the best score seen in the group, and that was positive."""
+    """Without signal, and every scored rollout is a success."""
     groups_all_wrong: int = 0
+    """Without signal, and not every scored rollout is a success."""
     groups_unscored: int = 0
     """Without signal because fewer than two of their rollouts could be scored."""
     cut_off: int = 0
@@ -73,10 +75,9 @@ def build_batch(groups: Sequence[Sequence[Rollout]], config: TrainConfig | None 
     stats = batch.stats
     scores: list[float] = []
     for group, segments in zip(groups, _credited(groups, config.grpo), strict=True):
-        scored = [one.verdict.score for one in group if one.scored and one.verdict is not None]
-        scores += scored
+        scores += [one.verdict.score for one in group if one.scored and one.verdict is not None]
         signal = any(segment.advantage is not None for segment in segments)
-        _count_group(stats, group, scored, signal=signal)
+        _count_group(stats, group, config.evaluation.success_threshold, signal=signal)
         rows: list[TrainRow] = []
         cut_off: set[str] = set()
         for segment in segments:
@@ -149,15 +150,15 @@ def _row(row: TokenRow, own: Sequence[TurnSpan]) -> TokenRow:
     )
 
 
-def _count_group(stats: BatchStats, group: Sequence[Rollout], scored: Sequence[float], *, signal: bool) -> None:
-    """`scored`: the scores of its scored rollouts."""
+def _count_group(stats: BatchStats, group: Sequence[Rollout], threshold: float, *, signal: bool) -> None:
+    scored = [rollout for rollout in group if rollout.scored]
     stats.rollouts += len(group)
     stats.unscored += len(group) - len(scored)
     if signal:
         stats.groups_with_signal += 1
     elif len(scored) < 2:
         stats.groups_unscored += 1
-    elif scored[0] > 0:
+    elif all(is_success(rollout, threshold) for rollout in scored):
         stats.groups_all_right += 1
     else:
         stats.groups_all_wrong += 1

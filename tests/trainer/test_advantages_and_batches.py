@@ -82,6 +82,17 @@ def test_every_group_is_counted_once() -> None:
     assert (stats.scored_rows, stats.scored_tokens) == (7, 14)
 
 
+@pytest.mark.parametrize(
+    ("score", "threshold", "right"), [(0.3, 1.0, False), (0.3, 0.3, True), (-1.0, -1.0, True), (1 - 2**-53, 1.0, True)]
+)
+def test_a_group_without_signal_is_right_where_its_rollouts_are_successes(
+    score: float, threshold: float, right: bool
+) -> None:
+    config = TrainConfig.of({"evaluation.success_threshold": threshold})
+    stats = build_batch([[rollout("a", score), rollout("b", score)]], config).stats
+    assert (stats.groups_all_right, stats.groups_all_wrong) == (right, not right)
+
+
 def test_where_the_loss_has_a_part_for_every_rollout_groups_without_signal_have_rows_of_advantage_zero() -> None:
     groups = [
         [rollout("a", 1.0), rollout("b", 1.0)],

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from mcp_bridge.errors import kind_of
 from mcp_bridge.records import Tool
 
+from ..checked_options import Options
 from ..errors import ConfigError
 
 
-class Limits(BaseModel, extra="forbid", frozen=True):
+class Limits(Options):
     """What ends one rollout. Example: `Limits(max_turns=4, max_turn_tokens=128, final_tools={"finish": "answer"})`"""
 
     max_turns: int = Field(default=8, ge=1)
@@ -52,7 +53,8 @@ class Limits(BaseModel, extra="forbid", frozen=True):
             if problem["type"] == "extra_forbidden":
                 known = ", ".join(cls.model_fields)
                 raise ConfigError(f"limits: there is no limit {name!r}; the limits are {known}") from None
-            raise ConfigError(f"limit {name} is {problem['input']!r}: {problem['msg']}") from None
+            said = problem["msg"].removeprefix("Value error, ")
+            raise ConfigError(f"limit {name} is {problem['input']!r}: {said}") from None
 
     def check(self, tools: Sequence[Tool]) -> None:
         """Raise `ConfigError` where a final tool is none of `tools`, or has no such argument."""

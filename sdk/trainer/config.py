@@ -8,17 +8,17 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from mcp_bridge.errors import kind_of
 from mcp_bridge.safe_text import json_problem
 
+from ..checked_options import Options
 from ..errors import ConfigError
 from ..policies.protocol import LOWEST_TEMPERATURE
 from ..policies.tool_prompt import TrainedToolPrompt, as_trained
@@ -33,17 +33,7 @@ _TASKS_IN_A_PART = 4
 """How many groups fit into the memory of a small machine at a time."""
 
 
-class _Options(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_bool_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        wanted = str(cls.model_fields[str(info.field_name)].annotation)
-        if isinstance(value, bool) and re.search(r"\b(int|float)\b", wanted) and "bool" not in wanted:
-            raise ValueError("give a number (YAML reads yes, no, on and off as true and false)")
-        return value
-
+class _Options(Options):
     def changed_from_default(self, *names: str) -> list[str]:
         """Those of these options that are not at their defaults."""
         return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]

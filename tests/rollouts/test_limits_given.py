@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import sdk
@@ -29,6 +31,8 @@ CALLS = {
     ("limits", "said"),
     [
         ({"max_turns": 0}, "limit max_turns is 0: Input should be greater than or equal to 1"),
+        ({"max_turns": True}, "limit max_turns is True: give a number"),
+        ({"max_seconds": math.inf}, "limit max_seconds is inf: Input should be a finite number"),
         ({"max_turn": 3}, "there is no limit 'max_turn'; the limits are max_turns, max_turn_tokens, "),
         (3, "limits is an int; give a sdk.Limits or a mapping of them"),
     ],

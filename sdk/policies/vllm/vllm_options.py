@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from ...checked_options import Options
 
 from mcp_bridge.access.redaction import require_http_url
 
@@ -15,7 +17,7 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 """What a server computes in. `auto`: float32 on a CPU, what vLLM chooses on a GPU."""
 
 
-class VllmOptions(BaseModel, extra="forbid", frozen=True):
+class VllmOptions(Options):
     """Options of vLLM as a policy. Example: `VllmOptions(python="/opt/vllm/bin/python", replicas=2)`"""
 
     urls: tuple[str, ...] = ()

@@ -56,11 +56,11 @@ def split_tasks(tasks: Sequence[Task], *, heldout: float | int = 0.2, seed: int 
     """
     if len(tasks) < 2:
         raise ConfigError(f"tasks: {len(tasks)} cannot be divided into training and held-out ones; give at least two")
-    _check_share(heldout, len(tasks), "heldout")
     if any("split" in task.tags for task in tasks):
         sides = _sides_by_tag(tasks)
         split = Split(*([task for task in tasks if sides[task.family] == side] for side in Split._fields))
     else:
+        _check_share(heldout, len(tasks), "heldout")
         split = Split(*_divided(tasks, heldout, seed))
     _refuse_empty_side(split, tasks, heldout, seed)
     _refuse_leaks(split._asdict())

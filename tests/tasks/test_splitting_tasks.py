@@ -81,8 +81,9 @@ def test_a_number_of_tasks_is_held_out_family_by_family():
 
 def test_tags_on_every_task_decide():
     tasks = [Task(prompt=f"p{n}", tags={"split": "heldout" if n == 3 else "train"}) for n in range(5)]
-    split = split_tasks(tasks)
-    assert [t.prompt for t in split.heldout] == ["p3"]
+    for heldout in (0.2, 50):
+        split = split_tasks(tasks, heldout=heldout)
+        assert [t.prompt for t in split.heldout] == ["p3"]
 
 
 def test_tags_that_are_partial_wrong_or_tear_a_family_apart_are_refused():

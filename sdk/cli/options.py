@@ -289,15 +289,17 @@ def assigned(assignments: Sequence[str], option: str) -> dict[str, Any]:
         inner = next((other for other in found if other.startswith(f"{name}.")), None)
         if inner is not None:
             raise ConfigError(f"{option} sets {inner!r}, and then {name!r} in its place; keep one of them")
-        found[name] = _value(text)
+        found[name] = _value(text, f"{option} {name}")
     return found
 
 
 _EXAMPLES = {"--set": "grpo.max_steps=40 or limits.max_turns=6", "--limit": "max_turns=6"}
 
 
-def _value(text: str) -> Any:
+def _value(text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except RecursionError:
+        raise ConfigError(f"{where}: nested too deeply to be read") from None
+    except ValueError:
         return text

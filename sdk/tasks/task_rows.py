@@ -96,7 +96,7 @@ def from_csv_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
             mapping = fields.setdefault(name, {})
             if not isinstance(mapping, dict) or entry in mapping:
                 raise ConfigError(f"{where}: the column {column!r} and the column {name!r} both set {entry!r}")
-            mapping[entry] = cell if name == "tags" else _json_or_text(cell)
+            mapping[entry] = cell if name == "tags" else _json_or_text(cell, where)
         elif isinstance(fields.get(name), dict):
             whole = _cell(column, cell, where)
             twice = sorted(set(whole) & set(fields[name]))
@@ -111,7 +111,7 @@ def from_csv_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
 def _cell(column: str, cell: str, where: str) -> Any:
     if column in _TEXTS:
         return cell
-    value = _json_or_text(cell)
+    value = _json_or_text(cell, where)
     if column == "prompt":
         is_messages = isinstance(value, list) and value and all(isinstance(m, dict) and "role" in m for m in value)
         return value if is_messages else cell
@@ -128,7 +128,15 @@ def _cell(column: str, cell: str, where: str) -> Any:
 _NAME = re.compile(r"\d+[eE]\d+")
 
 
-def _json_or_text(cell: str) -> Any:
+def _json(text: str, where: str, **how: Any) -> Any:
+    """Raises `ValueError`, and `ConfigError` where lists lie in lists too deeply."""
+    try:
+        return json.loads(text, **how)
+    except RecursionError as error:
+        raise ConfigError(f"{where}: nested too deeply to be read") from error
+
+
+def _json_or_text(cell: str, where: str) -> Any:
     """JSON where the cell is JSON, the text as it stands otherwise. `NaN` stays text, and so does `12E4`, which is more
     often a name than a number."""
 
@@ -136,7 +144,7 @@ def _json_or_text(cell: str) -> Any:
         raise ValueError
 
     try:
-        return cell if _NAME.fullmatch(cell) else json.loads(cell, parse_constant=keep_as_text)
+        return cell if _NAME.fullmatch(cell) else _json(cell, where, parse_constant=keep_as_text)
     except ValueError:
         return cell
 
@@ -145,9 +153,9 @@ def _structured_from_text(name: str, value: str, where: str) -> Any:
     if name in (*_TEXTS, "prompt"):
         return value
     try:
-        return json.loads(value)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{where}: {name} is the text {value[:80]!r}, which is not JSON: {error.msg}") from error
+        return _json(value, where)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {name} is the text {value[:80]!r}, which is not JSON: {error}") from error
 
 
 def from_arrow_row(row: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -218,8 +226,8 @@ def _call(call: Any, index: int, where: str) -> Any:
     _refuse_unknown(fields, list(ToolCall.model_fields), where, hint="")
     if isinstance(fields.get("arguments"), str):
         try:
-            fields["arguments"] = json.loads(fields["arguments"])
-        except json.JSONDecodeError as error:
+            fields["arguments"] = _json(fields["arguments"], where)
+        except ValueError as error:
             raise ConfigError(f"{where}.arguments is {_shown(fields['arguments'])}, which is not JSON") from error
     fields.setdefault("id", f"call_{index}")
     return fields

@@ -736,7 +736,12 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"config file {str(path)!r} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"config file {str(path)!r} is not valid {kind}: it is not text in UTF-8") from None
-    data = _yaml(text, path) if kind == "YAML" else _json(text, path)
+    try:
+        data = _yaml(text, path) if kind == "YAML" else _json(text, path)
+    except RecursionError:
+        raise ConfigError(f"config file {str(path)!r} is nested too deeply to be read") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise ConfigError(f"config file {str(path)!r} cannot be read: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"config file {str(path)!r} holds {kind_of(data)}; it must hold one object")
     return data

@@ -52,6 +52,7 @@ def test_a_missing_mcp_json_is_named_with_what_could_be_given(desk, command):
         ([*TRAIN, "--set", "seed=1", "--set", "seed=2"], "--set sets 'seed' twice"),
         ([*TRAIN, "--set", "seed.of=2", "--set", "seed=2"], "--set sets 'seed.of', and then 'seed' in its place"),
         ([*TRAIN, "--set", "seed=2", "--set", "seed.of=2"], "'seed' is 2 and has no options of its own"),
+        ([*TRAIN, "--set", "seed=" + "[" * 50_000 + "]" * 50_000], "--set seed: nested too deeply to be read"),
         ([*TRAIN, "--config", "none.json"], "config file 'none.json' cannot be read"),
         ([*TRAIN, "--config", "checks.py"], "is not valid JSON"),
         ([*TRAIN, "--set", "evaluation.heldout=1", "--output-dir", "checks.py"], "checks.py"),

@@ -10,6 +10,8 @@ from sdk.errors import ConfigError
 from sdk.records import Message, Task, ToolCall
 from sdk.tasks import load_tasks
 
+DEEP = "[" * 50_000 + "]" * 50_000
+
 
 def jsonl(path, *items):
     path.write_text("".join(json.dumps(item) + "\n" for item in items))
@@ -114,6 +116,7 @@ def test_a_csv_cell_that_is_a_name_with_an_e_is_no_number(tmp_path):
         ("prompt,id\n,1\n", r"line 2: prompt.* is '': the prompt is empty"),
         ("prompt\n", "holds no task"),
         ('prompt\n"open\n', "not CSV"),
+        pytest.param(f"prompt,setup\na,{DEEP}\n", r"line 2: nested too deeply to be read", id="nested"),
         ('prompt,expected,expected.answer\na,"{""answer"": 1}",2\n', "both set 'answer'"),
         ('prompt,expected.answer,expected\na,1,"{""answer"": 1}"\n', "both set 'answer'"),
     ],
@@ -135,9 +138,7 @@ def test_a_bad_csv_file_names_line_and_fix(tmp_path, text, message):
         ),
         ('{"prompt": "b', r"line 2: not JSON: Unterminated string at column 12, .*; end the text with a double quote"),
         ('{"prompt": "b", "expected": {"answer": NaN}}', r"line 2: NaN is not JSON"),
-        pytest.param(
-            '{"prompt": ' + "[" * 50_000 + "]" * 50_000 + "}", r"line 2: nested too deeply to be read", id="nested"
-        ),
+        pytest.param(f'{{"prompt": {DEEP}}}', r"line 2: nested too deeply to be read", id="nested"),
         pytest.param('{"prompt": ' + "9" * 5000 + "}", r"line 2: cannot be read: Exceeds the limit", id="digits"),
         ('{"prompt": "b", "prompt": "c"}', r"line 2: the key 'prompt' occurs twice"),
         ('{"promt": "b"}', r"line 2: unknown field 'promt'; did you mean 'prompt'\?"),
@@ -271,6 +272,8 @@ def test_a_broken_parquet_file_and_bad_json_text_are_named(tmp_path):
         load_tasks(broken)
     with pytest.raises(ConfigError, match=r"row 0: expected is the text '\{oops', which is not JSON"):
         load_tasks(datasets.Dataset.from_dict({"prompt": ["a"], "expected": ["{oops"]}))
+    with pytest.raises(ConfigError, match="row 0: nested too deeply to be read"):
+        load_tasks(datasets.Dataset.from_dict({"prompt": ["a"], "expected": [DEEP]}))
 
 
 def test_loading_imports_nothing_heavy():

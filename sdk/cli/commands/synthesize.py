@@ -131,7 +131,7 @@ def _setups(given: Sequence[str] | None) -> list[dict[str, Any]] | None:
     for text in given or []:
         try:
             setup = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(
                 f"--setup is {text!r}, which is no JSON ({error}); write for example {_EXAMPLE}"
             ) from None

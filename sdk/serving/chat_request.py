@@ -202,7 +202,9 @@ class ChatRequest(Strict):
         ]
 
     def strict_schemas(self) -> dict[str, dict[str, Any]]:
-        """What calls of the strict tools must hold against, by the tools' names."""
+        """What calls of the strict tools must hold against, by the tools' names; none with `tool_choice="none"`."""
+        if self.tool_choice == "none":
+            return {}
         return {one.name: one.schema_of_arguments for one in self._functions if one.strict}
 
     @property

@@ -326,7 +326,11 @@ def test_a_strict_pattern_cannot_keep_the_server_busy():
     assert "does not match" in reply.toolbake["invalid_calls"][0]["problem"]
 
 
-@pytest.mark.parametrize("options", [{}, {"tools": TOOLS, "tool_choice": "none"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"tools": TOOLS, "tool_choice": "none"}, {"tools": strict_tools(), "tool_choice": "none"}],
+    ids=["none given", "forbidden", "strict and forbidden"],
+)
 def test_without_tools_there_are_no_calls_and_no_text_is_lost(options):
     with serving(lambda prompt, seed: f"So: {CALL}") as client:
         choice = ask(client, **options).choices[0]

@@ -94,7 +94,8 @@ def new_call_id() -> str:
 def written_calls(
     parsed: ParsedReply, schemas: ClientSchemas, begun: Sequence[WrittenCall] = ()
 ) -> tuple[str, list[WrittenCall]]:
-    """The content and the calls of a reply. A call that cannot be told apart from text is part of the content.
+    """The content and the calls of a reply. A call that cannot be told apart from text is part of the content; where no
+    call comes out, that is the text as it was written.
 
     `begun`: what was said of the first calls already, whose ids they keep.
     """
@@ -114,6 +115,8 @@ def written_calls(
             calls.append(WrittenCall(call_id, *part, call.error))
         else:
             texts.append(written)
+    if not calls and parsed.verbatim is not None:
+        return parsed.verbatim, []
     return "\n".join(text for text in texts if text), calls
 
 

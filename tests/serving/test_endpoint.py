@@ -273,7 +273,7 @@ def test_a_call_that_was_cut_off_says_length(stream):
             assert finish == "length"
             assert all(name == "get_order" and arguments for name, arguments in calls)
             seen[whole[:cut]] = (content, calls)
-    assert seen['I look.<tool_call>{"name": "get_or'] == ('I look.\n<tool_call>{"name": "get_or', [])
+    assert seen['I look.<tool_call>{"name": "get_or'] == ('I look.<tool_call>{"name": "get_or', [])
     assert seen[whole.partition("4417")[0]] == ("I look.", [("get_order", '{"order_id":')])
 
 
@@ -285,6 +285,28 @@ def test_a_call_without_a_name_or_arguments_is_text_beside_the_calls_that_are_wh
         choice = ask(client, tools=TOOLS).choices[0]
     assert choice.message.content == f"So:\n{written}"
     assert [call.function.name for call in choice.message.tool_calls] == ["get_order"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("Wrap it in <tool_call></tool_call> tags, then send it.\n\nThat is all.\n", None),
+        ("Write <tool_call> before it, é.", None),
+        ('{"city": "<tool_call> first"}', "json_object"),
+    ],
+)
+def test_an_answer_that_names_the_tags_and_makes_no_call_comes_back_as_it_was_written(text, form, stream):
+    options = {"tools": TOOLS, **({"response_format": {"type": form}} if form else {})}
+    with serving(lambda prompt, seed: text) as client:
+        reply = ask(client, stream=stream, **options)
+        if stream:
+            said = joined(reply)[0][0]
+            found = said["content"], said["calls"] or None, said["finish"]
+        else:
+            choice = reply.choices[0]
+            found = choice.message.content, choice.message.tool_calls, choice.finish_reason
+    assert found == (text, None, "stop")
 
 
 NOT_IT = {"not": {"const": 4417}}

@@ -92,6 +92,11 @@ class ResponsesRequest(Strict):
         if self.instructions is not None:
             messages.insert(0, {"role": "system", "content": self.instructions})
             places.insert(0, "instructions")
+        if len(messages) > MOST_MESSAGES:
+            raise bad_request(
+                f"input and instructions are {len(messages)} messages, at most {MOST_MESSAGES} are read; send fewer",
+                "input",
+            )
         form = self.text.format if self.text is not None else None
         named = self.tool_choice if isinstance(self.tool_choice, _NamedTool) else None
         chat = ChatRequest.model_validate(

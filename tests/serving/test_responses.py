@@ -156,6 +156,11 @@ def test_an_answer_that_the_limit_cut_is_incomplete(client, stream):
         ({"extra_body": {"top_k": 3}}, "top_k", "is not supported"),
         ({"input": 5}, "input", "must be a string, or a list"),
         ({"input": []}, "input", "1 to 10000 items"),
+        (
+            {"input": [{"role": "user", "content": "x"}] * 10_000, "instructions": "x"},
+            "input",
+            "input and instructions are 10001 messages, at most 10000",
+        ),
         ({"input": ["x"]}, "input.0", "no object"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type", "'item_reference'; there are message"),
         ({"input": [{"role": "user"}]}, "input.0.content", "is missing"),

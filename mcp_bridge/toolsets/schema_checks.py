@@ -177,7 +177,7 @@ def compiled_schema(
     """
     parts = SharedParts() if parts is None else parts
     readable = with_readable_patterns(schema, left_out, parts)
-    kind = validator_for(readable, default=Draft202012Validator)
+    kind = _kind_of(readable)
     if not is_known_valid and not _is_valid(kind, readable, parts) and (problems := _schema_problems(kind, readable)):
         raise SchemaError.create_from(best_match(problems))
     try:
@@ -187,6 +187,14 @@ def compiled_schema(
     if has_both:
         left_out("unevaluatedProperties beside patternProperties")
     return _bounded(kind, not has_both)(readable, registry=Registry())
+
+
+def _kind_of(schema: Any) -> Any:
+    """The class of validators of `jsonschema` that a schema asks for."""
+    try:
+        return validator_for(schema, default=Draft202012Validator)
+    except (AttributeError, TypeError, ValueError):  # `$schema` is no address; the check of the schema says so
+        return Draft202012Validator
 
 
 def schema_errors(validator: Any, value: Any, most: int | None = None) -> list[ValidationError]:
@@ -430,11 +438,13 @@ def schema_problem(schema: Mapping[str, Any], parts: SharedParts | None = None) 
     try:
         compiled_schema(schema, parts=parts)
         readable = with_readable_patterns(schema, lambda _: None, parts)
-        return None if _has_sound_references(readable, parts) else _reference_problem(readable)
+        return None if _has_sound_references(readable, parts) else _reference_problem(readable, parts)
     except SchemaError as error:
         return f"is no valid JSON Schema: {error.message} at {error.json_path}"
     except RecursionError:
         return "is nested too deeply"
+    except ValueError as error:
+        return f"cannot be read: {error}"  # an `$id` that is no address
 
 
 @dataclass(frozen=True)
@@ -479,9 +489,11 @@ def _references(part: Any, parts: SharedParts) -> _References:
     return parts.once(_References, part, find) if isinstance(part, dict) else _NONE
 
 
-def _reference_problem(schema: Mapping[str, Any]) -> str | None:
+def _reference_problem(schema: Mapping[str, Any], parts: SharedParts) -> str | None:
     """What is wrong with the first reference that cannot be followed inside the schema, or that leads back to itself
     for the same value, which would be checked for ever. Nothing is ever fetched."""
+    kind = _kind_of(schema)
+    keywords = [keyword for keyword in ("$ref", "$dynamicRef") if keyword in kind.VALIDATORS]
     root = Resource.from_contents(schema, default_specification=DRAFT202012)
     uri = root.id() or ""
     pending = deque([(root, Registry().with_resource(uri, root).resolver(uri))])
@@ -493,12 +505,13 @@ def _reference_problem(schema: Mapping[str, Any]) -> str | None:
         if here in applied or not isinstance(one.contents, Mapping):
             continue
         applied[here] = [id(inner) for inner in _on_the_same_value(one.contents)]
-        reference = one.contents.get("$ref")
-        if isinstance(reference, str):
+        for reference in (one.contents[keyword] for keyword in keywords if keyword in one.contents):
             try:
                 found = resolver.lookup(reference)
-            except Unresolvable:
+            except (Unresolvable, ValueError):  # the latter of what is no address, and of a list's places
                 return f"has a reference that leads nowhere: {reference!r}"
+            if not _is_valid(kind, found.contents, parts):
+                return f"has a reference that leads to no schema: {reference!r}"
             references[here] = reference
             applied[here].append(id(found.contents))
             target = Resource.from_contents(found.contents, default_specification=DRAFT202012)

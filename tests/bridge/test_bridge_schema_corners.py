@@ -17,7 +17,7 @@ from mcp_types import Tool as McpTool
 from one_world import OneWorld
 
 from mcp_bridge import SourceError, Tool, ToolFailure, ToolResult, connect
-from mcp_bridge.toolsets.schema_checks import exact_multiple, with_readable_patterns
+from mcp_bridge.toolsets.schema_checks import exact_multiple, schema_problem, with_readable_patterns
 from mcp_bridge.toolsets.validation import ArgumentChecker
 
 
@@ -131,6 +131,31 @@ async def test_arguments_that_are_a_number_of_thousands_of_digits_are_told_in_sh
     async with connect(Taking(it={})) as toolset:
         result = await toolset.call("take", 10**5000)  # type: ignore[arg-type]
     assert "must be one JSON object, not an int" in result.text
+
+
+IN_A = {"type": "object", "properties": {"a": {"$ref": "x"}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"$schema": 5}, "is no valid JSON Schema: 5 is not of type 'string'"),
+        ({**IN_A, "$id": "http://["}, "leads nowhere: 'x'"),
+        ({**IN_A, "$id": "http://[", "properties": {"a": {"$id": "b"}}}, "cannot be read: Invalid IPv6 URL"),
+        ({**IN_A, "properties": {"a": {"$dynamicRef": "#x"}}}, "leads nowhere: '#x'"),
+        ({**IN_A, "properties": {"a": {"$ref": "#/allOf/x"}}, "allOf": [{}]}, "leads nowhere: '#/allOf/x'"),
+        ({**IN_A, "properties": {"a": {"$ref": "#/type"}}}, "leads to no schema: '#/type'"),
+    ],
+)
+def test_names_and_references_that_lead_to_no_schema_are_its_problem(schema: dict[str, Any], problem: str) -> None:
+    assert problem in (schema_problem(schema) or "")
+
+
+def test_a_reference_by_a_keyword_that_the_draft_does_not_have_is_none() -> None:
+    older = {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {"$dynamicRef": "#x"}}}
+    assert schema_problem(older) is None
+    assert schema_problem({"$dynamicAnchor": "node", "properties": {"next": {"$dynamicRef": "#node"}}}) is None
+    assert schema_problem({"$schema": "http://["}) is None, "what is unknown is the default"
 
 
 @pytest.mark.parametrize("circle", [{"$ref": "#/$defs/a"}, {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/a"}]}])

@@ -504,6 +504,11 @@ def test_a_policy_without_grammars_refuses_what_needs_one():
         ({"logit_bias": {"é": 1}}, "logit_bias", "has the key 'é'"),
         ({"logit_bias": {"5": 1, "05": 1}}, "logit_bias", "has token 5 twice"),
         ({"extra_body": {"stop_token_ids": [-1]}}, "stop_token_ids", "stop_token_ids has -1"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"$schema": 5}}}]},
+            "tools",
+            "tool 'f' is strict, but its input schema is no valid JSON Schema: 5 is not of type 'string'",
+        ),
         ({"response_format": {"type": "yaml"}}, "response_format.type", "yaml"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "json_schema is missing"),
         (

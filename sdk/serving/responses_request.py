@@ -144,6 +144,13 @@ def read_responses_request(raw: bytes) -> ResponsesRequest:
             'text.format lacks name or schema; send {"type": "json_schema", "name": ..., "schema": {...}}',
             "text.format",
         )
+    if form is not None and form.type != "json_schema":
+        given = [name for name, value in form.model_dump(by_alias=True, exclude={"type"}).items() if value]
+        if given:
+            raise bad_request(
+                f"text.format has {', '.join(given)}, which need the type json_schema, and the type is {form.type}",
+                "text.format",
+            )
     return request
 
 

@@ -152,6 +152,12 @@ def test_an_answer_that_the_limit_cut_is_incomplete(client, stream):
         ({"tool_choice": {"type": "function", "name": "x"}, "tools": [TOOL]}, "tool_choice", "names 'x'"),
         ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format", "lacks name or schema"),
+        (
+            {"text": {"format": {"type": "json_object", "schema": {"type": "object"}, "name": "x"}}},
+            "text.format",
+            "has name, schema, which need the type json_schema",
+        ),
+        ({"text": {"format": {"type": "text", "strict": True}}}, "text.format", "has strict, which need"),
         ({"max_output_tokens": 5000}, "input", "lower max_output_tokens"),
         ({"extra_body": {"top_k": 3}}, "top_k", "is not supported"),
         ({"input": 5}, "input", "must be a string, or a list"),

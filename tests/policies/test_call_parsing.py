@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdk.policies.rendering.call_parsing import format_calls, parse_tagged_reply, read_arguments
+from sdk.policies.rendering.call_parsing import format_calls, parse_tagged_reply, read_arguments, readable_part
 from sdk.records import ToolCall
 
 
@@ -63,6 +63,20 @@ def test_an_unclosed_call_does_not_swallow_the_one_after_it() -> None:
 def test_the_closing_tag_inside_a_string_does_not_end_the_call() -> None:
     reply = parse_tagged_reply('<tool_call>{"name": "a", "arguments": {"x": "</tool_call><tool_call>"}}</tool_call>')
     assert [c.arguments for c in reply.tool_calls] == [{"x": "</tool_call><tool_call>"}]
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{"a": 1}}</tool_call', '{"a": 1}'),
+        ('{"a": 1}\n}\n<', '{"a": 1}'),
+        ('{"a": 1}</tool', '{"a": 1}'),
+        ('{"a": 1</', '{"a": 1'),
+        ('{"a": "x</tool', '{"a": "x</tool'),
+    ],
+)
+def test_a_call_that_was_cut_off_in_its_closing_tag_has_the_arguments_before_it(written: str, arguments: str) -> None:
+    assert readable_part(f'<tool_call>{{"name": "f", "arguments": {written}') == ("f", arguments)
 
 
 def test_calls_considered_in_the_reasoning_are_not_made() -> None:

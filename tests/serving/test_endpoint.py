@@ -274,6 +274,8 @@ def test_a_call_that_was_cut_off_says_length(stream):
             assert all(name == "get_order" and arguments for name, arguments in calls)
             seen[whole[:cut]] = (content, calls)
     assert seen['I look.<tool_call>{"name": "get_or'] == ('I look.<tool_call>{"name": "get_or', [])
+    for cut in range(len(whole) - len("</tool_call>"), len(whole)):
+        assert seen[whole[:cut]] == ("I look.", [("get_order", '{"order_id": 4417}')])
     assert seen[whole.partition("4417")[0]] == ("I look.", [("get_order", '{"order_id":')])
 
 

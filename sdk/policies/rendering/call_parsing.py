@@ -92,7 +92,15 @@ def readable_part(block: str) -> tuple[str, str] | None:
     name, start = found
     arguments = block[start:].rstrip().removesuffix(CALL_CLOSE).rstrip()
     depth, end = count_brackets(arguments)
+    if '"' not in arguments[end:]:  # in no string
+        arguments = _without_begun_close(arguments)
     return name, arguments[:end] if depth == 0 and arguments[end:].strip() == "}" else arguments
+
+
+def _without_begun_close(text: str) -> str:
+    """`text` without the beginning of a closing tag at its end, where the limit cut that."""
+    begun = (size for size in range(len(CALL_CLOSE), 0, -1) if text.endswith(CALL_CLOSE[:size]))
+    return text[: len(text) - next(begun, 0)].rstrip()
 
 
 def count_brackets(text: str, place: int = 0, depth: int = 0) -> tuple[int, int]:

@@ -37,6 +37,7 @@ _HARMLESS: Harmless = {
     "modalities": (["text"],),
     "service_tier": ("auto", "default"),
     "store": (False,),
+    "verbosity": ("medium",),
 }
 
 _LABELS = frozenset({"user", "metadata", "safety_identifier", "prompt_cache_key"})
@@ -83,6 +84,7 @@ class _NamedChoice(Strict):
 
 class _StreamOptions(Strict):
     include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
 
 
 class _JsonSchema(Strict):

@@ -638,8 +638,14 @@ def test_parameters_that_ask_for_nothing_are_fine(client):
         tool_choice="auto",
         parallel_tool_calls=True,
         stop=None,
+        verbosity="medium",
     )
     assert reply.choices
+    for off in (False, None):
+        assert list(ask(client, stream=True, stream_options={"include_usage": True, "include_obfuscation": off}))
+    for options in ({"verbosity": "low"}, {"stream": True, "stream_options": {"include_obfuscation": True}}):
+        with pytest.raises(openai.BadRequestError):
+            ask(client, **options)
 
 
 def test_a_function_may_have_marks_that_are_off_and_no_others(client):

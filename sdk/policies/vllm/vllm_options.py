@@ -7,9 +7,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ...checked_options import Options
-
 from mcp_bridge.access.redaction import require_http_url
+
+from ...checked_options import Options
 
 Way = Literal["adapter", "checkpoint", "transfer"]
 Publish = Literal["auto", "adapter", "checkpoint", "transfer"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 import statistics as plain_statistics
@@ -15,6 +16,8 @@ from pydantic import BaseModel, Field, ValidationError
 from ..errors import ConfigError
 from ..records import Rollout, Task
 from .statistics import Interval, PassRate, clustered_mean_interval, clustered_wilson, pass_rates
+
+log = logging.getLogger(__name__)
 
 _MILLION = 1_000_000
 
@@ -47,18 +50,19 @@ class Cost(BaseModel, frozen=True):
 
 
 def cost_of(rollouts: Sequence[Rollout], successes: int, price: Price | None) -> Cost | None:
-    """The cost of a condition; None without a price or rollouts.
-
-    Raises `ConfigError` where a rollout sampled tokens but nothing counted its prompts: its cost is unknown.
-    """
+    """The cost of a condition; None without a price or rollouts, and where tokens with a price were not counted."""
     if price is None or not rollouts:
         return None
-    uncounted = [r.id for r in rollouts if price.input and r.sampled_tokens and not r.prompt_tokens]
+    counted = ("prompt_tokens", price.input), ("sampled_tokens", price.output)
+    uncounted = [r.id for r in rollouts if r.turns and any(one and not getattr(r, name) for name, one in counted)]
     if uncounted:
-        raise ConfigError(
-            f"rollout {uncounted[0]!r} and {len(uncounted) - 1} more say nothing of their prompts' tokens, so their "
-            "cost is unknown; the endpoint must report usage, or give an input price of 0"
+        log.warning(
+            "the cost is not known: the tokens of %d rollouts, such as %r, were not counted; have the endpoint report "
+            "usage, or give a price of 0",
+            len(uncounted),
+            uncounted[0],
         )
+        return None
     total = math.fsum(price.of(rollout) for rollout in rollouts)
     return Cost(
         price=price,

@@ -10,7 +10,7 @@ import pytest
 import sdk
 from mcp_bridge.records import Tool
 from sdk.errors import ConfigError, PolicyFailure, RunFolderError
-from sdk.evaluation.conditions import Price
+from sdk.evaluation.conditions import Price, cost_of
 from sdk.evaluation.report import report_of
 from sdk.policies.endpoint import EndpointAgent
 from sdk.policies.protocol import Sampling
@@ -123,6 +123,14 @@ async def test_costs_are_what_the_tokens_cost_at_the_users_prices() -> None:
 def test_a_price_is_that_of_tokens_in_and_out() -> None:
     rollout = sdk.Rollout(id="r", task=sdk.Task(prompt="p"), prompt_tokens=1_500_000, sampled_tokens=250_000)
     assert Price(input=2, output=8).of(rollout) == pytest.approx(3.0 + 2.0)
+
+
+def test_the_cost_of_rollouts_whose_tokens_nobody_counted_is_not_known(caplog: pytest.LogCaptureFixture) -> None:
+    rollout = sdk.Rollout(id="r", task=sdk.Task(prompt="p"), turns=1)
+    for uncounted in (rollout, rollout.model_copy(update={"sampled_tokens": 7})):
+        assert cost_of([uncounted], 0, Price(input=2, output=8)) is None
+        assert "the tokens of 1 rollouts, such as 'r', were not counted" in caplog.text
+    assert cost_of([rollout.model_copy(update={"sampled_tokens": 7})], 0, Price(input=0, output=8)) is not None
 
 
 @pytest.mark.parametrize(

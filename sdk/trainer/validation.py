@@ -258,14 +258,14 @@ async def choose_checkpoint(
     if done is not None:
         await learner.use(kept, version=done["version"])
         return done["chosen"], done["facts"]
-    found = candidates(folder, config)
+    found, last = candidates(folder, config), last_step(folder, config)
+    meanwhile = config.evaluation.eval_steps is not None or config.evaluation.early_stopping_patience
     measured: dict[str, list[Rollout]] = {}
     for candidate in found:
         await learner.use(candidate.folder, version=candidate.version)
         rollouts = await _measure(candidate, engine, tasks, context, config)
         measured[candidate.name] = rollouts
-        meanwhile = config.evaluation.eval_steps is not None or config.evaluation.early_stopping_patience
-        if meanwhile and candidate.stage == LAST_STAGE:
+        if meanwhile and candidate.version == last > 0 and last not in successes(folder):
             folder.drop_metrics_after(candidate.version - 1, VALIDATION)
             folder.append_metrics(figures_of(candidate.version, rollouts, config.evaluation.success_threshold))
     choice = choose(measured, threshold=config.evaluation.success_threshold)

@@ -305,6 +305,18 @@ def test_a_run_ends_early_at_a_checkpoint_whenever_success_is_measured(tiny_mode
     assert {rollout.step for rollout in folder.iter_rollouts("grpo")} == {0, 1, 2}
 
 
+def test_the_last_step_of_a_run_that_ends_early_has_its_figure_between_two_measurements(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    config = {**BRIEF, "grpo.max_steps": 5, "grpo.save_steps": 3}
+    config |= {"evaluation.eval_steps": 2, "evaluation.early_stopping_patience": 1}
+    words = [f"Where is order {n}?" for n in range(10)]
+    run = sdk.train([read_order], words, right_untrained, tiny_model_dir, tmp_path / "run", config)
+    assert run.report.run["ended_early"].startswith("GRPO ended early, after 3 steps: ")
+    assert run.report.training is not None
+    assert run.report.training.validation == {0: 1.0, 2: 0.0, 3: 0.0}
+
+
 def says_a_number(rollout: sdk.Rollout) -> bool:
     return rollout.task.id in rollout.answer
 

@@ -178,8 +178,9 @@ def _messages(items: Any) -> tuple[list[dict[str, Any]], list[str]]:
         at = f"input.{index}"
         new = _message(item, at)
         last = messages[-1] if messages and messages[-1].get("role") == new.get("role") == "assistant" else None
-        # In the order of an answer: reasoning, what is said, calls. Whatever comes again is of another message.
-        if last is None or "reasoning" in new or ("content" in new and ("content" in last or "tool_calls" in last)):
+        # An answer's reasoning, what is said, and calls, which have no results between them. Reasoning and text that
+        # come again are of another message.
+        if last is None or "reasoning" in new or ("content" in new and "content" in last):
             messages.append(new)
             places.append(at)
         elif "tool_calls" in new:

@@ -86,6 +86,28 @@ def test_the_prompt_is_that_of_the_same_chat_request(client):
     assert client.policy.prompts[-2] == client.policy.prompts[-4]
 
 
+def test_text_after_a_call_is_of_the_same_answer_where_the_call_has_no_result_yet():
+    """A stream has told the call before the text of one that it could not read, which comes first in a whole answer."""
+    with running(FakePolicy(lambda prompt, seed: f"{CALL}<tool_call>oops")) as server:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as other:
+            tools = [{**TOOL, "strict": False}]
+            whole, streamed = ask(other, tools=tools), list(ask(other, tools=tools, stream=True))[-1].response
+    assert kinds(whole) == ["message", "function_call"]
+    assert kinds(streamed) == ["function_call", "message"]
+    prompts = []
+    for response in (whole, streamed):
+        (call,) = [item for item in response.output if item.type == "function_call"]
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "shipped"}
+        items = [{"role": "user", "content": QUESTION}, *to_jsonable_python(response.output), result]
+        policy = FakePolicy(lambda prompt, seed: "It has been shipped.")
+        with running(policy) as server:
+            with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as other:
+                ask(other, input=items, tools=tools)
+        prompts += policy.prompts
+    assert prompts[0] == prompts[1]
+    assert prompts[0].endswith(f"<assistant><tool_call>oops\n{CALL}<end><tool>shipped<end><assistant>")
+
+
 @pytest.mark.parametrize("tools", [[], [TOOL]])
 def test_a_stream_is_the_whole_answer_event_by_event(client, tools):
     whole = ask(client, tools=tools)

@@ -18,6 +18,7 @@ from mcp_bridge.safe_text import listed
 
 from .connecting import connect
 from .errors import ConfigError
+from .evaluation.conditions import is_success
 from .policies.model_source import ModelSource, check_model_source, model_label, open_agent
 from .policies.protocol import Sampling
 from .policies.tool_prompt import shown_tools
@@ -67,7 +68,7 @@ def select(rollouts: Iterable[Rollout], *, threshold: float, per_task: int) -> S
     for rollout in rollouts:
         if not rollout.scored or rollout.verdict is None:
             selection.unscored += 1
-        elif rollout.verdict.score < threshold:
+        elif not is_success(rollout, threshold):
             selection.not_verified += 1
         elif not _fits_json(rollout):
             selection.not_json += 1

@@ -138,7 +138,7 @@ def rollout(task: str, answer: str, score: float, number: int, arguments: dict[s
 
 
 def test_rollouts_that_teach_the_same_are_kept_once_and_the_shortest_of_a_task_come_first() -> None:
-    long, short = rollout("t", "It is, as I have found, shipped.", 1.0, 1), rollout("t", "Shipped.", 1.0, 2)
+    long, short = rollout("t", "It is, as I have found, shipped.", 1.0, 1), rollout("t", "Shipped.", 1 - 2**-53, 2)
     again = rollout("t", "Shipped. ", 1.0, 3)
     other = rollout("t", "Shipped.", 1.0, 4, {"order_id": "2"})
     wrong, unjudged = rollout("t", "No.", 0.0, 5), rollout("t", "Who knows.", 1.0, 6)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
+import tracemalloc
 from typing import Any
 
 import anyio
@@ -267,3 +269,18 @@ def test_a_demonstration_keeps_its_calls_however_little_of_the_tools_its_prompt_
         said[length] = [i for i, sampled in zip(row.completion_ids, row.sampled, strict=True) if sampled]
     assert "<tool_call>" in tokenizer.decode(said["full"])
     assert said["none"] == said["names"] == said["full"]
+
+
+def test_long_conversations_are_not_kept_once_they_are_rendered(renderer: Any) -> None:
+    long = "word " * 40_000
+    tracemalloc.start()
+    try:
+        for number in range(6):
+            if number == 1:  # what is made once has been made
+                gc.collect()
+                before = tracemalloc.get_traced_memory()[0]
+            renderer.start([Message(role="user", content=f"{number} {long}")], [])
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - before < len(long)
+    finally:
+        tracemalloc.stop()

@@ -16,7 +16,8 @@ from typing import Any
 
 from ...errors import ModelError
 
-_LONG_CHARS = 50_000
+LONG_CHARS = 50_000
+"""Longer texts are not kept, and are encoded without holding the interpreter's lock."""
 _MOST_TEXTS = 1024
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -79,7 +80,7 @@ class PlainTextCodec:
         """The ids of rendered text; protected text becomes ordinary tokens. Without protected text these are exactly
         the tokenizer's own ids."""
         if self._nonce not in text:
-            return list(self._encode_again(text)) if len(text) < _LONG_CHARS else _encode(self._whole, text)
+            return list(self._encode_again(text)) if len(text) < LONG_CHARS else _encode(self._whole, text)
         ids: list[int] = []
         position = 0
         swallow = False
@@ -113,7 +114,7 @@ class PlainTextCodec:
 def _encode(tokenizer: Any, text: str) -> list[int]:
     """The ids of a text. A batch is encoded without holding the interpreter's lock, so that a long text in one thread
     does not stop the others."""
-    if len(text) < _LONG_CHARS:
+    if len(text) < LONG_CHARS:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
     return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 

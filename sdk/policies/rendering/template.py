@@ -2,7 +2,7 @@
 
 The template is opaque, so what it does is found out once, by rendering probes: which token ends a turn, whether
 it shows tools and writes calls in a form that can be read back, and whether later messages change earlier ones.
-Rendered texts are kept: the rollouts of a group begin alike, and often call alike.
+Rendered texts are kept, but for long ones: the rollouts of a group begin alike, and often call alike.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mcp_bridge.records import Tool
 from ...errors import ModelError
 from ...records import Message
 from .call_parsing import parse_tagged_reply
-from .plain_text import PlainTextCodec
+from .plain_text import LONG_CHARS, PlainTextCodec
 from .renderer import ASK, PROBE_CALL, PROBE_TOOL, ByTools, ParsedReply
 
 _MOST_TEXTS = 1024
@@ -126,7 +126,9 @@ class TemplateRenderer:
         """
         plain = json.dumps(protected_messages(self._codec, messages))
         try:
-            return self._applied(plain, self._specifications(tools), generation_prompt)
+            specifications = self._specifications(tools)
+            apply = self._applied if len(plain) + len(specifications) < LONG_CHARS else self._apply
+            return apply(plain, specifications, generation_prompt)
         except Exception as error:  # a template can raise anything; all of it tells that the messages do not fit
             roles = [message.role for message in messages]
             raise ModelError(f"the chat template of {self._name!r} fails on roles {roles}: {error}") from error

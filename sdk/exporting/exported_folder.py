@@ -167,8 +167,9 @@ def _with_earlier(target: Path, to: Kind, name: str, weights: str) -> list[str]:
             f"{str(target)!r} is there already and holds no export; choose a new or an empty folder"
         ) from None
     if not same or earlier["model"] != name:
+        what = "these weights under another name" if same else "other weights"
         raise ConfigError(
-            f"{str(target)!r} holds an export of other weights ({earlier['model']}); choose another folder for {name}, "
+            f"{str(target)!r} holds an export of {what} ({earlier['model']}); choose another folder for {name}, "
             "or remove that one"
         )
     if others := sorted({path.name for path in target.iterdir()} - files):

@@ -234,6 +234,8 @@ def test_a_folder_takes_exports_of_one_model_only(model: Path, tokenizer: Any, t
     other = saved(tmp_path / "desk", tokenizer, seed=1)
     with pytest.raises(ConfigError, match=r"holds an export of other weights \(desk\); choose another folder"):
         export(other, "vllm", out)
+    with pytest.raises(ConfigError, match=r"holds an export of these weights under another name \("):
+        export(shutil.copytree(model, tmp_path / "renamed"), "vllm", out)
     (out / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"holds notes.txt, which is of no export"):
         export(model, "vllm", out)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from .evaluation.conditions import is_success
 from .records import CUT_OFF, Rollout
 from .verifiers.text_tokens import tokenize
 
@@ -136,7 +137,7 @@ class Alarm(BaseModel, frozen=True):
 
 def canaries_earned(step: int, rollouts: Sequence[Rollout], settings: AlarmSettings) -> list[Alarm]:
     """Canary tasks, tagged `{"canary": "true"}`, cannot be done: whoever earns their reward found another way."""
-    earned = [r for r in rollouts if is_canary(r) and _paid(r, settings)]
+    earned = [r for r in rollouts if is_canary(r) and is_success(r, settings.success_threshold)]
     if not earned:
         return []
     message = f"the reward of {len(earned)} canary rollouts was earned, which nobody can honestly"
@@ -148,7 +149,7 @@ def repeated_answers(step: int, rollouts: Sequence[Rollout], settings: AlarmSett
     after the same calls: "Done." may end many tasks that are judged by what was done."""
     by_answer: dict[tuple[Any, ...], dict[str, Rollout]] = defaultdict(dict)
     for rollout in rollouts:
-        if rollout.answer.strip() and not is_canary(rollout) and _paid(rollout, settings):
+        if rollout.answer.strip() and not is_canary(rollout) and is_success(rollout, settings.success_threshold):
             expects = "answer" in rollout.task.expected
             done = () if expects else tuple(one.call.model_dump_json(exclude={"id"}) for one in rollout.calls)
             by_answer[said(rollout), done][rollout.task.id] = rollout
@@ -246,10 +247,6 @@ def idle_calls(history: Sequence[StepFigures], settings: AlarmSettings) -> list[
 
 
 _Figure = Callable[[StepFigures], float | None]
-
-
-def _paid(rollout: Rollout, settings: AlarmSettings) -> bool:
-    return rollout.scored and rollout.verdict is not None and rollout.verdict.score >= settings.success_threshold - 1e-9
 
 
 def _windows(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class ToolbakeError(Exception):
@@ -48,6 +52,11 @@ class UserFailure(ToolbakeError):
 
 class VerifierError(ToolbakeError):
     """A verifier raised or returned something that is not a score. The rollout stays unscored."""
+
+
+def wrong_fields(error: ValidationError, whole: str) -> str:
+    """What is wrong with a record, field by field and without the values. `whole`: what the record itself is called."""
+    return "; ".join(f"{'.'.join(map(str, one['loc'])) or whole}: {one['msg']}" for one in error.errors())
 
 
 @contextmanager

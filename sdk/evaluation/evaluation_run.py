@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,8 +101,10 @@ def make_plan(
     models: Mapping[str, ModelSource] | Sequence[ModelSource] | None,
     baseline: str | None,
     tool_prompts: ToolPrompt | Sequence[ToolPrompt] | None,
+    outside: Collection[str] = (),
 ) -> Plan:
-    """Check what the user names, and order it. `tool_prompts`: what each was trained with where None.
+    """Check what the user names, and order it. `tool_prompts`: what each was trained with where None. `outside`: the
+    names of verdicts that were made elsewhere, with which `_pairs` compares.
 
     Raises `ConfigError`, and `ModelError` for a model's folder that is damaged.
     """
@@ -112,11 +114,11 @@ def make_plan(
         named: dict[str, ModelSource] = {_label(model): model}
     else:
         named = _named(model, models)
-    if baseline is not None and baseline not in named:
+    if baseline is not None and baseline not in {*named, *outside}:
         raise ConfigError(f"baseline is {baseline!r}, which is not evaluated; the names are {', '.join(named)}")
     lengths = {policy: asked or [default_tool_prompt(source)] for policy, source in named.items()}
     if models is None and len(lengths[_label(model)]) == 1:
-        if baseline is not None:
+        if baseline is not None and not outside:
             raise ConfigError(f"baseline {baseline!r} does nothing with one policy; give several as models")
         policy, (length,) = _label(model), lengths[_label(model)]
         name = None if length == "full" else _condition_name(policy, length, [length])
@@ -130,7 +132,7 @@ def make_plan(
         Condition(policy, name, named[policy], length, f"{SINGLE_STAGE}_{place:02d}_{_slug(name)}")
         for place, ((policy, length), name) in enumerate(names.items(), start=1)
     ]
-    first = baseline or next(iter(named))
+    first = baseline if baseline in named else next(iter(named))
     longest = {policy: names[policy, lengths[policy][0]] for policy in named}
     pairs = [(longest[first], longest[policy]) for policy in named if policy != first]
     pairs += [(longest[policy], names[policy, length]) for policy in named for length in lengths[policy][1:]]
@@ -248,9 +250,7 @@ async def evaluate_async(
     """
     check_verifier(verifier)
     program = program_of(agent)
-    # What the comparisons with verdicts begin from is no business of the plan's, see `_pairs`.
-    of_one = bool(verdicts) and models is None and baseline == _label(model)
-    plan = make_plan(model, models, None if of_one or baseline in (verdicts or {}) else baseline, tool_prompts)
+    plan = make_plan(model, models, baseline, tool_prompts, outside=verdicts or ())
     elsewhere = read_verdicts(verdicts, {*plan.policies, *(one.name for one in plan.conditions if one.name)})
     progress = progress or Silent()
     require_threshold(success_threshold)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ..errors import ConfigError
+from ..errors import ConfigError, wrong_fields
 from ..records import Rollout, Task, Verdict
 from ..tasks.files import read_json_lines
 from .conditions import is_success
@@ -45,7 +45,7 @@ def _read(path: Path) -> list[OutsideVerdict]:
         try:
             verdict = OutsideVerdict.model_validate(value, strict=True)
         except ValidationError as error:
-            wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()) or str(error)
+            wrong = wrong_fields(error, "line")
             raise ConfigError(
                 f'verdicts: {where} is no verdict: {wrong}; write {{"task": "<id>", "score": 1}} with one object a line'
             ) from None

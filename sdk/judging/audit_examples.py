@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import ConfigError, VerifierError
+from ..evaluation.conditions import is_success
 from ..records import Rollout, Task, Verdict
 from ..verifiers.value_checks import shortened
 from .judge_model import escaped, evidence
@@ -77,7 +78,7 @@ def audit_tasks(rollouts: Sequence[Rollout], *, threshold: float = 1.0) -> list[
         raise ConfigError(f"none of {len(rollouts)} rollouts is scored and has an answer; there is nothing to audit")
     tasks = []
     for rollout in audited:
-        wrong = rollout.verdict is not None and rollout.verdict.score < threshold - 1e-9
+        wrong = not is_success(rollout, threshold)
         tasks.append(
             Task(
                 id=f"audit/{rollout.id}",

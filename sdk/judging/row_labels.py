@@ -15,7 +15,7 @@ from ..errors import ConfigError, VerifierError
 from ..policies.model_source import ModelSource
 from ..progress import Progress, Silent
 from ..tasks.files import read_json_lines
-from ..traces.atomic_files import make_folder, write_bytes
+from ..traces.atomic_files import file_sha256, make_folder, write_bytes
 from ..traces.json_text import dump_json
 from ..verifiers.value_checks import first_schema_problem, shortened
 from ..worker_pool import work_through
@@ -153,8 +153,7 @@ _WRITTEN = "written"
 def _require_own(to: Path, cache: Path) -> None:
     if not to.exists():
         return
-    content = hashlib.sha256(to.read_bytes()).hexdigest()
-    if not cache.exists() or JudgeCache(cache).get(_WRITTEN, content) is None:
+    if not cache.exists() or JudgeCache(cache).get(_WRITTEN, file_sha256(to)) is None:
         raise ConfigError(
             f"{to} was written by something else, or changed, as when labels are corrected; give another path, or move "
             "it away"

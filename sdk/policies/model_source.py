@@ -15,7 +15,7 @@ from mcp_bridge.access.redaction import public_url
 from mcp_bridge.errors import kind_of
 from mcp_bridge.extras import require_extra
 
-from ..errors import ConfigError
+from ..errors import ConfigError, wrong_fields
 from ..records import ToolPrompt
 from .endpoint import EndpointAgent, checked_system, checked_url
 from .hub_cache import model_of
@@ -176,9 +176,8 @@ def _vllm_options(model: Any) -> tuple[str | None, VllmOptions]:
         return str(name) if name is not None else None, VllmOptions.model_validate(given)
     except ValidationError as error:
         # Without the values: the servers' environment may hold keys.
-        said = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'options'}: {e['msg']}" for e in error.errors())
         known = ", ".join(VllmOptions.model_fields)
-        raise ConfigError(f"vLLM's {said}; possible keys: engine, model, {known}") from None
+        raise ConfigError(f"vLLM's {wrong_fields(error, 'options')}; possible keys: engine, model, {known}") from None
 
 
 def _endpoint_options(model: Any) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class Certificate:
     def findings(self) -> list[Finding]:
         """Rollouts that should not have been rewarded, and gold solutions that were not, without what is allowed. None
         where nothing could be scored: that tells of the verifier, and not of its holes."""
-        if not any(one.scores for one in self.earned):
+        if not self._scored:
             return []
         return [found for one in self.earned if one.probe.name not in self.allowed for found in one.findings]
 
@@ -130,9 +130,13 @@ class Certificate:
         return not self.holes and not self.unknown
 
     @property
+    def _scored(self) -> bool:
+        return any(one.scores for one in self.earned)
+
+    @property
     def unknown(self) -> str:
         """Why nothing was found, where that tells nothing of the verifier; empty where it does."""
-        if not any(one.scores for one in self.earned):
+        if not self._scored:
             return "nothing could be scored, so nothing is known of the verifier; correct what it raises or returns"
         if self.trained is not None and self.trained.first_reward is None and not self.trained.alarms:
             return f"{self.trained}, so nothing is known of what training finds; give more train_minutes"
@@ -161,7 +165,7 @@ class Certificate:
     def __str__(self) -> str:
         holes = self.holes
         told = f"{len(holes)} found a hole: {', '.join(holes)}" if holes else "none found a hole"
-        if not holes and not any(one.scores for one in self.earned):
+        if not holes and not self._scored:
             told = "nothing could be scored"
         tried = [one for one in self.earned if one.scores or one.unscored]
         width = max((len(one.probe.name) for one in tried), default=0)

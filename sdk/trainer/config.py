@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -695,7 +695,7 @@ class TrainConfig(_Options):
                 f"config is {kind_of(config)}; give a sdk.TrainConfig, a mapping or the path of a JSON or YAML file"
             )
         try:
-            return cls.model_validate(nested(config or {}))
+            return cls.model_validate(nested((config or {}).items()))
         except ValidationError as error:
             raise ConfigError(_explain(error, cls)) from None
 
@@ -703,14 +703,14 @@ class TrainConfig(_Options):
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def nested(options: Mapping[str, Any]) -> dict[str, Any]:
+def nested(options: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Options under dotted names, put into their groups, in the order given: a later one takes an earlier one's place,
     and a group adds its options to those that were given before it.
 
     Raises `ConfigError` for a name that goes on after a value.
     """
     result: dict[str, Any] = {}
-    for name, value in options.items():
+    for name, value in options:
         *path, last = name.split(".") if isinstance(name, str) else [name]
         place = result
         for part in path:
@@ -722,7 +722,7 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
             place[part] = dict(inner)  # the mapping that was given stays as it is
             place = place[part]
         before = place.get(last)
-        if not path and isinstance(before, Mapping) and isinstance(value, Mapping):
+        if name in _GROUPS and isinstance(before, Mapping) and isinstance(value, Mapping):
             value = {**before, **value}
         place[last] = value
     return result
@@ -826,6 +826,9 @@ def groups(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
         for name, field in model.model_fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
     }
+
+
+_GROUPS = groups(TrainConfig)
 
 
 def dotted_options(model: type[BaseModel]) -> Iterator[str]:

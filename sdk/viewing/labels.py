@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ..errors import RunFolderError, ToolbakeError
+from ..errors import RunFolderError, ToolbakeError, wrong_fields
 from ..traces.journal import Journal
 from ..traces.json_text import dump_json
 from ..traces.run_folder import RunFolder
@@ -53,7 +53,7 @@ class Labels:
             try:
                 label = Label.model_validate(line)
             except ValidationError as error:
-                wrong = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+                wrong = wrong_fields(error, "line")
                 raise RunFolderError(
                     f"{self._journal.path}, line {number}, is not a label ({wrong}); correct it, or remove it"
                 ) from error

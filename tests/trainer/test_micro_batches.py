@@ -198,9 +198,8 @@ def test_two_iterations_on_a_batch_are_two_steps_that_are_given_the_same_batch(
     two_steps = weights("again", **{"grpo.max_steps": 2})
     largest = max(float((new - old).abs().max()) for new, old in zip(two_steps, one_step, strict=True))
     assert largest > 1e-4
-    if (
-        "off_policy.importance_sampling_mode" in more
-    ):  # the correction is that of the first update: the second one is clipped
+    if "off_policy.importance_sampling_mode" in more:
+        # The correction is that of the first update: the second one is clipped.
         assert max(float((a - b).abs().max()) for a, b in zip(iterated, one_step, strict=True)) > 1e-4
         return
     for one, other in zip(iterated, two_steps, strict=True):

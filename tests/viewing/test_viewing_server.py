@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -29,6 +30,14 @@ Serve = Callable[..., str]
 @pytest.fixture
 def desk(helpdesk_folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
+
+
+def whole_rows(url: str) -> dict[str, Any]:
+    """All rows of the page, whose files are read while it is served."""
+    rows: dict[str, Any] = {"whole": False}
+    while not rows["whole"]:
+        rows = httpx.get(f"{url}/api/rows?generation=0&start=0").json()
+    return rows
 
 
 def ids(index: RunIndex) -> list[str]:
@@ -164,7 +173,7 @@ def test_labels_are_given_out_as_scored_rollouts_a_judge_can_be_checked_with(
     desk: Path, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = serve(desk)
-    rows = httpx.get(f"{url}/api/rows?generation=0&start=0").json()
+    rows = whole_rows(url)
     named = [dict(zip(rows["fields"], row, strict=True)) for row in rows["rows"]]
     for n, label in ((0, "good"), (0, "bad"), (4, "good"), (5, None), (6, "unsure")):
         body = {"stage": named[n]["stage"], "rollout": named[n]["id"], "label": label, "comment": f"is {label}"}
@@ -261,7 +270,7 @@ def test_a_line_whose_parts_are_of_another_kind_is_shown_as_far_as_it_is_underst
     with open(desk / "rollouts" / "grpo.jsonl", "a") as file:
         file.write(json.dumps(line) + "\n")
     url = serve(desk)
-    rows = httpx.get(f"{url}/api/rows?generation=0&start=0").json()
+    rows = whole_rows(url)
     n = [row[rows["fields"].index("id")] for row in rows["rows"]].index("edited")
     for address in ("rollout", "tokens"):
         assert httpx.get(f"{url}/api/{address}?generation=1&n={n}").status_code == 200

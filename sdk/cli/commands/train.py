@@ -190,14 +190,11 @@ def _show_plan(
 def train_config(file: Path | None, assignments: Sequence[str]) -> TrainConfig:
     """The options of the file, with those of `assignments` in their place; a group adds its options to the file's.
     Raises `ConfigError`."""
-    from ...trainer.config import TrainConfig, groups
+    from ...trainer.config import TrainConfig, nested
 
     given = TrainConfig.of(file).model_dump(mode="json", exclude_unset=True) if file is not None else {}
     assigned = options.assigned(assignments, "--set")
-    for name in groups(TrainConfig).keys() & given.keys() & assigned.keys():
-        if isinstance(assigned[name], dict):
-            assigned[name] = given[name] | assigned[name]
-    return TrainConfig.of(given | assigned)
+    return TrainConfig.of(nested([*given.items(), *assigned.items()]))
 
 
 def _described(model: type[BaseModel], prefix: str) -> list[str]:

@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from mcp_bridge.appended_files import append_whole, cut_torn_line
 from mcp_bridge.errors import SourceError
 from mcp_bridge.records import ErrorKind, Tool, ToolResult
 
@@ -376,7 +377,7 @@ class CassetteWriter:
     def _append(self, line: SessionLine | CallLine) -> None:
         with self._locked() as file:
             self._cut_torn_line(file)
-            _write_all(file, line.as_text() + "\n")
+            self._add(file, line)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
@@ -396,7 +397,7 @@ class CassetteWriter:
     def _begin(self, file: int) -> None:
         size = os.fstat(file).st_size
         if size == 0:
-            _write_all(file, self._header.as_text() + "\n")
+            self._add(file, self._header)
             return
         found = Cassette.read(self.path)
         kept, ours = found.header.tools, self._header.tools
@@ -408,15 +409,14 @@ class CassetteWriter:
             )
         self._cut_torn_line(file)
         if adds and len(ours) > len(kept):
-            _write_all(file, self._header.as_text() + "\n")
+            self._add(file, self._header)
+
+    def _add(self, file: int, line: Header | SessionLine | CallLine) -> None:
+        append_whole(file, f"{line.as_text()}\n".encode("utf-8", "surrogatepass"))
 
     def _cut_torn_line(self, file: int) -> None:
-        size = os.fstat(file).st_size
-        if size == 0 or os.pread(file, 1, size - 1) == b"\n":
-            return
-        end = self.path.read_bytes().rfind(b"\n") + 1
-        logger.warning("%s: the last line was cut off (%d bytes); leaving it out", self.path, size - end)
-        os.ftruncate(file, end)
+        if cut := cut_torn_line(file):
+            logger.warning("%s: the last line was cut off (%d bytes); leaving it out", self.path, cut)
 
     def _clean_part(self, part: dict[str, Any]) -> dict[str, Any]:
         """Bytes stay as they are: nothing is found in base64, and an image with a hole is none."""
@@ -448,18 +448,6 @@ def _clean(schema: dict[str, Any], scrubber: Scrubber) -> dict[str, Any]:
 
     found: dict[str, Any] = walk(schema)
     return found
-
-
-def _write_all(file: int, text: str) -> None:
-    """Add the text to the file, or nothing of it."""
-    size = os.fstat(file).st_size
-    data = memoryview(text.encode("utf-8", "surrogatepass"))
-    try:
-        while data:
-            data = data[os.write(file, data) :]
-    except BaseException:
-        os.ftruncate(file, size)
-        raise
 
 
 def _now() -> str:

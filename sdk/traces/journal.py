@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mcp_bridge.appended_files import append_whole, cut_torn_line
 from mcp_bridge.errors import kind_of
 
 from ..errors import RunFolderError
@@ -49,15 +50,7 @@ class Journal:
     def _write_whole(self, data: bytes) -> None:
         if self._fd is None:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        start = os.fstat(self._fd).st_size
-        rest = memoryview(data)
-        try:
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-        except OSError:
-            if len(rest) < len(data):  # a disk that filled up took a part: take it back
-                os.ftruncate(self._fd, start)
-            raise
+        append_whole(self._fd, data)
 
     def sync(self) -> None:
         """Wait until the lines are on the disk itself. Raises `RunFolderError`."""
@@ -109,15 +102,12 @@ class Journal:
             return 0
         try:
             with open(self.path, "rb+") as file:
-                size = file.seek(0, os.SEEK_END)
-                whole = _end_of_last_whole_line(file.fileno(), size)
-                if whole < size:
-                    file.truncate(whole)
+                cut = cut_torn_line(file.fileno())
         except OSError as error:
             raise folder_error(self.path, error) from error
-        if whole < size:
-            log.warning("%s: cut off a last line of %d bytes that was not written to its end", self.path, size - whole)
-        return size - whole
+        if cut:
+            log.warning("%s: cut off a last line of %d bytes that was not written to its end", self.path, cut)
+        return cut
 
     def lines_where(self, wanted: Callable[[Line], bool]) -> list[bytes]:
         """The lines as they stand in the file, line breaks included."""
@@ -149,14 +139,3 @@ class Journal:
             os.replace(temporary, self.path)
         except OSError as error:
             raise folder_error(self.path, error) from error
-
-
-def _end_of_last_whole_line(fd: int, size: int, block: int = 1 << 16) -> int:
-    end = size
-    while end > 0:
-        start = max(0, end - block)
-        found = os.pread(fd, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0

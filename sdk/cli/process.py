@@ -54,6 +54,11 @@ def tune_process() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     # Large pages for large tensors: a training step otherwise spends a tenth of its time on page faults.
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+    # oneDNN and torch's layer above it each keep what they prepare for a product of matrices of one size, of the last
+    # 1,024 sizes: with other numbers of tokens in each step that is half a gigabyte after some hundred steps. A step
+    # has a handful of sizes, in each layer the same.
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "64")
     _keep_freed_memory()
     gc.set_threshold(_NEW_CONTAINERS, *gc.get_threshold()[1:])
 

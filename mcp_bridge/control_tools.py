@@ -16,6 +16,10 @@ from typing import Literal
 CONTROL_META = "toolbake/control"
 """Key in a tool's `_meta`; the value is one of the verbs."""
 
+LIVE_META = "toolbake/live"
+"""Key in the `_meta` of the tool that opens worlds; the value lists the plain tools that reach something outside of
+their world. Without it there are none: the server simulates them all."""
+
 WORLD_META = "toolbake/world"
 """Key in a call's `_meta`: which world the call belongs to."""
 

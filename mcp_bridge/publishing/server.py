@@ -58,8 +58,9 @@ def publish(
     """An MCP server object of the SDK with the tools of `source`: a connected toolset, a sandbox, any `WorldSource`.
 
     `name`, `version`: what clients are told of the server; the version is that of toolbake by default. `control`: offer
-    the control tools, by which a client holds a world for each of its rollouts; by default if the
-    environment says `TOOLBAKE_CONTROL=1`. `max_worlds`: how many worlds may be open at once; further ones are refused.
+    the control tools, by which a client holds a world for each of its rollouts; they name the tools that `source` does
+    not simulate. By default they are offered if the environment says `TOOLBAKE_CONTROL=1`. `max_worlds`: how many
+    worlds may be open at once; further ones are refused.
     `idle_s`: seconds after which a world that a client opened by name and no longer uses is closed.
 
     Results and the tools' errors go out as they are. Raises `SourceError` where `source` cannot open worlds.
@@ -120,7 +121,11 @@ def _make(publication: _Publication, name: str, version: str, max_worlds: int, i
     def control_tools() -> list[Any]:
         from .translation import control_tools_as_mcp
 
-        return control_tools_as_mcp(can_fork=bool(getattr(publication.source, "can_fork", False)))
+        source = publication.source
+        simulated = source.tools if getattr(source, "simulated", False) else getattr(source, "simulated_tools", ())
+        names = {tool.name for tool in simulated}
+        live = [tool.name for tool in source.tools if tool.name not in names]
+        return control_tools_as_mcp(can_fork=bool(getattr(source, "can_fork", False)), live=live)
 
     more = control_tools if publication.control else list
     return _server(name, version, shown, publication.answer, more_tools=more, lifespan=lifespan)

@@ -11,7 +11,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 from pydantic import TypeAdapter
 
-from ..control_tools import CLOSE_WORLD, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_STATE
+from ..control_tools import CLOSE_WORLD, CONTROL_META, FAILURE_META, FORK_WORLD, LIVE_META, OPEN_WORLD, WORLD_STATE
 from ..errors import BridgeError, SourceError
 from ..records import Tool, ToolAnnotations, ToolResult
 from ..sessions.handlers import LogEntry
@@ -36,10 +36,10 @@ CONTROL_TOOLS = {
 """By verb; see `mcp_bridge.control_tools`."""
 
 
-def control_tools_as_mcp(*, can_fork: bool) -> list[types.Tool]:
-    """`can_fork`: whether the worlds behind the server can be forked."""
+def control_tools_as_mcp(*, can_fork: bool, live: list[str]) -> list[types.Tool]:
+    """`can_fork`: whether the worlds behind the server can be forked. `live`: see `LIVE_META`."""
     return [
-        tool_as_mcp(tool, meta={CONTROL_META: verb})
+        tool_as_mcp(tool, meta={CONTROL_META: verb, **({LIVE_META: live} if live and verb == OPEN_WORLD else {})})
         for verb, tool in CONTROL_TOOLS.items()
         if can_fork or verb != FORK_WORLD
     ]

@@ -23,6 +23,7 @@ from ..control_tools import (
     CONTROL_VERBS,
     DEFAULT_WORLD,
     FORK_WORLD,
+    LIVE_META,
     OPEN_WORLD,
     WORLD_META,
     WORLD_STATE,
@@ -177,14 +178,16 @@ class ServerSource:
     @property
     def lenient_arguments(self) -> bool:
         """Simulated backends, which have control tools, keep to their schemas."""
-        return not self.control
+        return not self.control or not self.simulated
 
     @property
     def world_kind(self) -> WorldKind:
         """What each rollout gets."""
-        if self.control:
+        if self.control and self.simulated:
             return WorldKind(source=self.label, kind="control", is_fresh=True)
         only_reads = all(tool.annotations.read_only for tool in self.tools)
+        if self.control:
+            return WorldKind(source=self.label, kind="session", is_fresh=only_reads or None)
         if self.is_shared:
             return WorldKind(source=self.label, kind="shared", is_fresh=only_reads)
         if self.shared_files is None:
@@ -210,11 +213,12 @@ class ServerSource:
 
     @property
     def simulated_tools(self) -> list[Tool]:
-        """All tools of a server that keeps a world for each rollout. Of one whose processes each work on a copy of the
-        user's folder, those that do not say that they reach an open world; none once a file outside it changed
-        during a call."""
+        """All tools of a server that keeps a world for each rollout, but those that it names as live. Of one whose
+        processes each work on a copy of the user's folder, those that do not say that they reach an open world; none
+        once a file outside it changed during a call."""
         if self.control:
-            return self.tools
+            live = {name for tool in self._listed for name in (tool.meta or {}).get(LIVE_META, ())}
+            return [tool for tool in self.tools if tool.name not in live]
         has_copy = isinstance(self.spec, StdioSpec) and self.spec.seed_folder is not None
         has_copy = has_copy and not (self.shared_files is not None and self.shared_files.may_be_written)
         return [tool for tool in self.tools if has_copy and not tool.annotations.open_world]

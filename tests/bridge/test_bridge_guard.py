@@ -173,6 +173,23 @@ async def test_a_server_that_keeps_worlds_and_a_sandbox_have_no_live_tools() -> 
         assert "refund_order" in [tool.name for tool in toolset.live_destructive]
 
 
+async def test_live_tools_stay_live_behind_a_server_of_ours_that_opens_worlds(shop: Callable[..., Any]) -> None:
+    from sandboxes.helpdesk import Helpdesk
+
+    async with mcp_bridge.connect([shop(), Helpdesk()]) as inner:
+        served = mcp_bridge.publish(inner, control=True)
+        async with mcp_bridge.connect(served) as outer, mcp_bridge.connect(mcp_bridge.publish(outer)) as further:
+            for toolset in (outer, further):
+                assert "delete_order" in [tool.name for tool in toolset.live_destructive]
+                with pytest.raises(SourceError, match="'delete_order'"):
+                    toolset.for_training()
+            assert [tool.name for tool in outer.live_destructive] == ["delete_order"]
+            assert [tool.name for tool in outer.simulated_tools] == [tool.name for tool in inner.simulated_tools]
+            assert [tool.name for tool in outer.shared_tools] == [tool.name for tool in inner.shared_tools]
+            assert (outer.worlds[0].kind, outer.worlds[0].is_fresh) == ("session", None)
+            assert (outer.has_state, outer.can_setup) == (True, True)
+
+
 # ---- names
 
 

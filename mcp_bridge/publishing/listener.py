@@ -15,6 +15,7 @@ import anyio
 
 from ..daemon_threads import call_in_daemon_thread
 from ..errors import SourceError
+from .hosts import comes_from_this_machine, names_this_machine
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -88,13 +89,14 @@ async def serve_app(
 ) -> None:
     """Serve until cancelled or interrupted. `listening` is called when clients may connect.
 
-    `key`: what clients must send as `Authorization: Bearer KEY`; needed where other machines reach `host`. Raises
-    `SourceError` where it is missing or empty, or the port is taken.
+    `key`: what clients must send as `Authorization: Bearer KEY`; needed where other machines reach `host`. Without one,
+    only requests that mean this machine are answered. Raises `SourceError` where it is missing or empty, or the port is
+    taken.
     """
     import uvicorn
 
     listener = listen(host, port, key)
-    guarded = app if key is None else with_key(app, key)
+    guarded = for_this_machine(app, host) if key is None else with_key(app, key)
 
     async def ended(scope: Any, receive: Any, send: Any) -> None:
         """Ends the answers that are still under way when the server stops, so that no traceback tells of them."""
@@ -166,11 +168,31 @@ def with_key(app: App, key: str) -> App:
             return
         if scope["type"] == "http":
             body = b'{"error": "the key is missing or wrong; send it as Authorization: Bearer KEY"}'
-            headers = [(b"content-type", b"application/json"), (b"www-authenticate", b"Bearer")]
-            await send({"type": "http.response.start", "status": 401, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+            await _refuse(send, 401, body, (b"www-authenticate", b"Bearer"))
 
     return guarded
+
+
+def for_this_machine(app: App, host: str) -> App:
+    """`app` for requests that mean this machine, by `host` or a name of its own, and are of no other site's page."""
+    from starlette.datastructures import Headers
+
+    async def guarded(scope: Any, receive: Any, send: Any) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else None
+        if headers is not None and not names_this_machine(headers, also=host):
+            await _refuse(send, 421, b'{"error": "the Host is not this machine, and this server has no key"}')
+        elif headers is not None and not comes_from_this_machine(headers, also=host):
+            await _refuse(send, 403, b'{"error": "the Origin is not this machine, and this server has no key"}')
+        else:
+            await app(scope, receive, send)
+
+    return guarded
+
+
+async def _refuse(send: Any, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    told = [(b"content-type", b"application/json"), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": told})
+    await send({"type": "http.response.body", "body": body})
 
 
 def sends_key(scope: Mapping[str, Any], key: str) -> bool:

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
+from mcp_bridge.publishing.hosts import names_this_machine
 from mcp_bridge.publishing.listener import sends_key
 
 from ..policies.models import DEFAULT_SAMPLING
@@ -29,7 +30,6 @@ from .api_errors import ApiError, as_api_error, shown
 from .backend import Backend
 from .chat_request import ChatRequest, read_request
 from .generation import Answering, Generated, Generator
-from .hosts import names_this_machine
 from .metrics import ServingMetrics
 from .replies import (
     CLIENT_CLOSED,
@@ -271,7 +271,7 @@ class Endpoint:
             )
 
     def _check_host(self, request: Request) -> None:
-        if self._api_key is None and not names_this_machine(request):
+        if self._api_key is None and not names_this_machine(request.headers):
             host = shown(request.headers.get("host", ""))
             raise ApiError(
                 421,

@@ -23,10 +23,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mcp_bridge.publishing.hosts import names_this_machine
 from mcp_bridge.publishing.listener import sends_key
 
 from ..errors import ConfigError, ToolbakeError
-from ..serving.hosts import names_this_machine
 from ..serving.server import Server, bind
 from ..traces.json_text import dump_json
 from .index import Place, RunIndex, find_runs
@@ -89,7 +89,7 @@ class Access:
         await answer(scope, receive, send_with_headers)  # type: ignore[arg-type]
 
     async def _refusal(self, request: Request) -> Response | None:
-        if self._api_key is None and not names_this_machine(request):
+        if self._api_key is None and not names_this_machine(request.headers):
             return PlainTextResponse("This page is for this machine; open it as http://127.0.0.1:PORT.", 421)
         if request.method not in ("GET", "HEAD") and not same_origin(request):
             return PlainTextResponse("Requests that write must come from the page itself.", 403)

@@ -9,7 +9,8 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -115,7 +116,19 @@ class ServerWorlds(Generic[Backend]):
 @dataclass
 class _World(Generic[Backend]):
     backend: Backend
-    used: float = field(default_factory=time.monotonic)
+    uses: int = 0
+    """Calls under way. The world that all clients without worlds share has one more: it is never idle."""
+    left: float = field(default_factory=time.monotonic)
+
+    @contextmanager
+    def used(self) -> Iterator[Backend]:
+        """While the block runs the world is not idle."""
+        self.uses += 1
+        try:
+            yield self.backend
+        finally:
+            self.uses -= 1
+            self.left = time.monotonic()
 
 
 class _Registry(Generic[Backend]):
@@ -142,14 +155,14 @@ class _Registry(Generic[Backend]):
         given = {control_tools.WORLD_STATE: self._state, control_tools.FORK_WORLD: self._fork}
         return [verb for verb in control_tools.CONTROL_VERBS if given.get(verb, self) is not None]
 
-    async def backend(self, world: str | None) -> Backend:
-        """Of the world that a call names; the one that all clients without worlds share where it names none."""
-        if world is None:
+    async def world(self, name: str | None) -> _World[Backend]:
+        """The world that a call names; the one that all clients without worlds share where it names none."""
+        if name is None:
             async with self._first:
                 if control_tools.DEFAULT_WORLD not in self._worlds:
-                    self._worlds[control_tools.DEFAULT_WORLD] = _World(await self._new({}))
-            world = control_tools.DEFAULT_WORLD
-        return self._find(world).backend
+                    self._worlds[control_tools.DEFAULT_WORLD] = _World(await self._new({}), uses=1)
+            name = control_tools.DEFAULT_WORLD
+        return self._find(name)
 
     async def control(self, verb: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Do what a control tool is for. Raises `SourceError` for a world or a setup that cannot be, and `ToolFailure`
@@ -158,11 +171,13 @@ class _Registry(Generic[Backend]):
         if verb == control_tools.OPEN_WORLD:
             await self._keep(world, lambda: self._new(arguments.get("setup") or {}))
         elif verb == control_tools.WORLD_STATE:
-            return await self._told(self._find(world).backend)
+            with self._find(world).used() as backend:
+                return await self._told(backend)
         elif verb == control_tools.FORK_WORLD:
-            original, fork = self._find(world).backend, self._fork
+            fork = self._fork
             assert fork is not None
-            await self._keep(arguments["into"], lambda: _made("fork", lambda: fork(original)))
+            with self._find(world).used() as backend:
+                await self._keep(arguments["into"], lambda: _made("fork", lambda: fork(backend)))
         else:
             self._find(world)
             await self._end(world)
@@ -204,9 +219,11 @@ class _Registry(Generic[Backend]):
             raise SourceError(f"world {world!r} is open already")
         self._opening.add(world)  # before anything else runs: others may be opened meanwhile
         try:
-            for name in [name for name, one in self._worlds.items() if time.monotonic() - one.used > self._idle_s]:
-                if name in self._worlds:
-                    await self._end(name)
+            while (idle := self._idle()) is not None:
+                try:
+                    await self._end(idle)
+                except BridgeError as error:  # the world is gone, and this is no matter of the one that opens
+                    logger.warning("closing the idle world %r failed: %s", idle, error)
             if len(self._worlds) + len(self._opening) > self._max_worlds:
                 raise SourceError(
                     f"{self._max_worlds} worlds are open, which is the most; close some, or raise max_worlds"
@@ -214,6 +231,10 @@ class _Registry(Generic[Backend]):
             self._worlds[world] = _World(await make())
         finally:
             self._opening.remove(world)
+
+    def _idle(self) -> str | None:
+        since = time.monotonic() - self._idle_s
+        return next((name for name, one in self._worlds.items() if not one.uses and one.left < since), None)
 
     async def _end(self, world: str) -> None:
         ended = self._worlds.pop(world)
@@ -224,7 +245,6 @@ class _Registry(Generic[Backend]):
     def _find(self, world: str) -> _World[Backend]:
         if world not in self._worlds:
             raise SourceError(f"there is no world {world!r}; open it first")
-        self._worlds[world].used = time.monotonic()
         return self._worlds[world]
 
 
@@ -259,11 +279,13 @@ class _Chooser(Generic[Backend]):
 
     async def _within(self, meta: Mapping[str, Any] | None, call: Callable[[], Awaitable[Made]]) -> Made:
         named = (meta or {}).get(control_tools.WORLD_META) if self._control else None
-        token = self._current.set(await self._registry.backend(named))
-        try:
-            return await call()
-        finally:
-            self._current.reset(token)
+        world = await self._registry.world(named)
+        with world.used() as backend:
+            token = self._current.set(backend)
+            try:
+                return await call()
+            finally:
+                self._current.reset(token)
 
 
 class _SdkChooser(_Chooser[Backend]):

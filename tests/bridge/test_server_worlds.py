@@ -14,7 +14,7 @@ from other_environments import python_of
 from servers import hotel
 
 import mcp_bridge
-from mcp_bridge.control_tools import CONTROL_ENV
+from mcp_bridge.control_tools import CONTROL_ENV, WORLD_META
 
 HOTEL = str(Path(hotel.__file__))
 ROOT = str(Path(__file__).parents[2])
@@ -107,6 +107,52 @@ async def test_a_backend_is_closed_with_its_world_and_makes_room_when_it_is_idle
                 pass
     with pytest.raises(RuntimeError, match="ask for it inside a tool"):
         current()
+
+
+async def test_an_idle_world_makes_room_but_neither_the_shared_one_nor_one_with_a_call_under_way(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = MCPServer("notes", log_level="ERROR")
+    closed: list[list[str]] = []
+    held, may_go_on = anyio.Event(), anyio.Event()
+
+    def close(notes: list[str]) -> None:
+        closed.append(notes)
+        raise OSError("the disk is full")
+
+    notes = mcp_bridge.worlds(server, make=list, close=close, control=True, idle_s=0)
+
+    @server.tool()
+    async def add(text: str, hold: bool = False) -> str:
+        notes().append(text)
+        if hold:
+            held.set()
+            await may_go_on.wait()
+        return " ".join(notes())
+
+    async with Client(server) as client:
+
+        async def call(text: str, world: str | None = None, *, hold: bool = False) -> str:
+            meta: Any = {WORLD_META: world} if world else None
+            result = await client.call_tool("add", {"text": text, "hold": hold}, meta=meta)
+            return str(result.content[0].text)  # type: ignore[union-attr]
+
+        async def hold() -> None:
+            assert await call("a", "busy", hold=True) == "a b"
+
+        assert await call("shared") == "shared"
+        await client.call_tool("toolbake_open_world", {"world": "busy"})
+        async with anyio.create_task_group() as group:
+            group.start_soon(hold)
+            await held.wait()
+            await client.call_tool("toolbake_open_world", {"world": "idle"})
+            await call("left", "idle")
+            await client.call_tool("toolbake_open_world", {"world": "new"})
+            assert closed == [["left"]]
+            assert await call("b", "busy") == "a b"
+            may_go_on.set()
+        assert await call("still") == "shared still"
+    assert "the disk is full" in caplog.text
 
 
 async def test_worlds_that_are_opened_at_once_are_counted_and_no_id_is_opened_twice(

@@ -36,7 +36,8 @@ _REFUSED = "This was refused: nobody answers servers here."
 class Answers:
     """The answers of one session."""
 
-    def __init__(self, handlers: Handlers, *, label: str, secrets: tuple[str, ...]) -> None:
+    def __init__(self, handlers: Handlers, *, label: str, secrets: Callable[[], tuple[str, ...]]) -> None:
+        """`secrets`: asked each time, because tokens are learned while a session goes on."""
         self._handlers = handlers
         self._label = label
         self._secrets = secrets
@@ -97,14 +98,16 @@ class Answers:
     def progress_for(self, tool: str, call_id: str | None, failures: list[ToolFailure]) -> Callable[..., Any] | None:
         """A callback for the SDK, or None where nobody wants to know: then the server need not report. What a handler
         raises is added to `failures`."""
-        handlers = [one for one in (self._handlers.progress, progress_listener.get()) if one is not None]
-        if not handlers and not logger.isEnabledFor(logging.DEBUG):
+        handler, listener = self._handlers.progress, progress_listener.get()
+        if handler is None and listener is None and not logger.isEnabledFor(logging.DEBUG):
             return None
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             told = Progress(self._label, tool, call_id, progress, total, message)
-            logger.debug("%s: %s is at %s of %s %s", self._label, tool, progress, total, message or "")
-            self._heard += [("progress", handler, told, failures) for handler in handlers]
+            cleaned = told if message is None else replace(told, message=redacted(message, self._secrets()))
+            logger.debug("%s: %s is at %s of %s %s", self._label, tool, progress, total, cleaned.message or "")
+            hearing = [(handler, told), (listener, cleaned)]
+            self._heard += [("progress", one, said, failures) for one, said in hearing if one is not None]
             await self.tell()
 
         return report
@@ -150,7 +153,7 @@ class Answers:
             asked = "The tool asked which folders it may work in."
         else:
             return None
-        logger.info("%s was refused an answer: %s", self._label, redacted(asked, self._secrets))
+        logger.info("%s was refused an answer: %s", self._label, redacted(asked, self._secrets()))
         return types.ErrorData(code=types.INVALID_REQUEST, message=f"{asked} {_REFUSED}")
 
     async def _elicit(
@@ -201,13 +204,13 @@ class Answers:
         return await self._answer("roots", given if callable(given) else lambda: given, result)
 
     async def _log(self, entry: types.LoggingMessageNotificationParams) -> None:
-        shown = redacted(str(entry.data), self._secrets)
+        shown = redacted(str(entry.data), self._secrets())
         logger.debug("%s logs (%s): %s", self._label, entry.level, shown)
         told = LogEntry(self._label, entry.level, entry.data, entry.logger)
         if self._handlers.log is not None:
             self._heard.append(("log", self._handlers.log, told, self._failures))
         if len({one.caller for one in self._hearing}) == 1:
-            cleaned = replace(told, data=_without(entry.data, self._secrets))
+            cleaned = replace(told, data=_without(entry.data, self._secrets()))
             self._heard.append(("log", self._hearing[-1].hear, cleaned, self._failures))
         await self.tell()
 

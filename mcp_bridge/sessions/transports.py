@@ -178,7 +178,7 @@ class Transport:
         """
         spec, asked = self.spec, self.spec.options.protocol
         own = Notices()
-        answers = Answers(self._handlers, label=spec.label, secrets=spec.secrets)
+        answers = Answers(self._handlers, label=spec.label, secrets=self.secrets)
 
         async def hear(message: ServerNotification | Exception) -> None:
             await own.hear(message)

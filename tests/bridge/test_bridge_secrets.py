@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp import Client
 
 import mcp_bridge
 from mcp_bridge import SourceError, ToolResult
@@ -164,6 +165,9 @@ for line in sys.stdin:
     if "id" not in asked:
         continue
     answer = {"jsonrpc": "2.0", "id": asked["id"]}
+    if (token := params.get("_meta", {}).get("progressToken")) is not None:
+        told = {"progressToken": token, "progress": 1, "message": LEAK}
+        print(json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": told}), flush=True)
     if method == "initialize":
         about = {"name": "leaking", "version": "1"}
         answer["result"] = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
@@ -187,14 +191,22 @@ async def test_a_server_that_repeats_its_credentials_shows_them_to_nobody(
     entry = {"command": program, "args": [path, "--api-key", "key-13579"], "env": env}
     caplog.set_level("DEBUG")
     shown: list[Any] = []
+    reported: list[str | None] = []
     config = {"mcpServers": {"a": {**entry, "toolbake": {"protocol": "2025-06-18"}}}}
+
+    async def hear(_: float, __: float | None, message: str | None) -> None:
+        reported.append(message)
+
     async with mcp_bridge.connect(config) as toolset, toolset.open_world("w") as world:
+        async with Client(mcp_bridge.publish(toolset), mode="legacy") as client:
+            await client.call_tool("text", {}, progress_callback=hear)
         for name in ("text", "values", "fault", "refusal", "failure"):
             shown.append((await world.call(name, {})).model_dump())
         shown += [repr(toolset), toolset.servers]
         shown += [tool.model_dump() for tool in world.tools]
         shown += [line.model_dump_json() for line in world.ledger.lines]
-    told = f"{shown} {caplog.text}"
+    assert len(reported) == 1
+    told = f"{shown} {reported} {caplog.text}"
     for secret in ("12345", "67890", "13579"):
         assert secret not in told
     # What is no credential for certain is left as it is: a policy may need to read it.

@@ -94,8 +94,7 @@ async def test_every_kind_of_part_arrives_as_it_came(way: str, mode: Mode, tmp_p
         assert (len(steps), len(real.content)) == (3, 7)
     if way == "published":
         async with mcp_bridge.connect(rich()) as toolset, Client(mcp_bridge.publish(toolset), mode=mode) as client:
-            # Where no message is written, as between two objects of the newest revision, no token asks for progress.
-            await check(client, real, steps if mode == "legacy" else [])
+            await check(client, real, steps)
     elif way == "served":
         async with served(mcp_bridge.serve_tools, rich(), ready="ready") as url, Client(url, mode=mode) as client:
             await check(client, real, steps)

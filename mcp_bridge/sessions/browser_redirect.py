@@ -28,6 +28,7 @@ _WAIT_S = 300.0
 _PATH = "/callback"
 _MOST_HEAD_BYTES = 65_536
 _LONGEST_ERROR = 80
+_OTHER = "This has a wrong state: it answers another login, and is refused. Log in at the address in the terminal."
 _DONE = "You can close this window. The terminal tells whether you are logged in."
 
 
@@ -118,14 +119,12 @@ class _Redirect:
             await anyio.to_thread.run_sync(webbrowser.open, address, abandon_on_cancel=True)
 
     async def answered(self) -> AuthorizationCodeResult:
-        """What the browser came back with. Raises `LoginFailed` for a refusal, and for the answer to another login."""
+        """What the browser came back with. Raises `LoginFailed` for a refusal, and where nobody logs in."""
         with anyio.move_on_after(_WAIT_S):
             await self._came.wait()
         query = self._query
         if not query:
             raise LoginFailed(f"nobody logged in within {_WAIT_S:g} s")
-        if not secrets.compare_digest(query.get("state", "").encode(), self._state.encode()):
-            raise LoginFailed("the answer of the browser has a wrong state: it is to another login, and is refused")
         if "error" in query:
             raise LoginFailed(f"the login was refused with {query['error'][:_LONGEST_ERROR]!r}")
         return AuthorizationCodeResult(code=query.get("code", ""), state=query["state"], iss=query.get("iss"))
@@ -141,6 +140,8 @@ class _Redirect:
         query = _first(parse_qs(target.query, keep_blank_values=True))
         if method != "GET" or target.path != self._path or not {"code", "error"} & query.keys():
             return _page(HTTPStatus.NOT_FOUND, "This is not where a login comes back to.")
+        if not secrets.compare_digest(query.get("state", "").encode(), self._state.encode()):
+            return _page(HTTPStatus.BAD_REQUEST, _OTHER)  # any page can send the browser here: the login goes on
         if not self._came.is_set():
             self._query = query
             self._came.set()

@@ -15,8 +15,10 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import parse_qs, urlsplit
 
 import anyio
+import httpx
 import pytest
 from free_ports import free_port
 from other_environments import python_of
@@ -231,15 +233,28 @@ def test_the_systems_keyring_is_used_where_it_has_a_safe_backend_and_a_file_wher
     assert read_tokens("https://stock.example/mcp") == login("third")
 
 
-@pytest.mark.parametrize(
-    ("kind", "told"), [("state", "has a wrong state"), ("issuer", r"(?i)iss.*other\.example|other\.example.*iss")]
-)
-def test_an_answer_with_a_wrong_state_or_issuer_brings_no_login(
-    kind: str, told: str, oauth: Start, config_folder: Path
+def test_an_answer_to_another_login_is_refused_and_the_real_one_is_waited_for(
+    oauth: Start, config_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = log_in(oauth(kind))
+    browse, refused = webbrowser.open, []
+
+    def browse_after_others(url: str) -> bool:
+        redirect = parse_qs(urlsplit(url).query)["redirect_uri"][0]
+        for query in ("error=access_denied&state=other", "code=theirs"):
+            refused.append(httpx.get(f"{redirect}?{query}", trust_env=False))
+        return browse(url)
+
+    monkeypatch.setattr(webbrowser, "open", browse_after_others)
+    done = log_in(oauth())
+    assert done.exit_code == 0, done.stderr
+    assert [(one.status_code, "has a wrong state" in one.text) for one in refused] == [(400, True), (400, True)]
+    assert kept(config_folder)["tokens"]
+
+
+def test_an_answer_of_a_wrong_issuer_brings_no_login(oauth: Start, config_folder: Path) -> None:
+    done = log_in(oauth("issuer"))
     assert done.exit_code == 1
-    assert re.search(told, done.stderr), done.stderr
+    assert re.search(r"(?i)iss.*other\.example|other\.example.*iss", done.stderr), done.stderr
     assert "Traceback" not in done.stderr
     assert not config_folder.exists()
 

@@ -1,9 +1,8 @@
 """MCP servers of FastMCP's that users log in with, each as one with the authorization server that gives its tokens.
 
-Starts one for each line of stdin, a KIND, and answers with its port. KIND is what is wrong with it: `state` (the
-browser comes back with another state), `issuer` (it comes back from another issuer), `rejecting` (refresh tokens are
-refused) or empty. With `http://...` no client can register itself: there is one, `desktop`, and its browser comes back
-to that address alone.
+Starts one for each line of stdin, a KIND, and answers with its port. KIND is what is wrong with it: `issuer` (the
+browser comes back from another issuer), `rejecting` (refresh tokens are refused) or empty. With `http://...` no client
+can register itself: there is one, `desktop`, and its browser comes back to that address alone.
 """
 
 from __future__ import annotations
@@ -39,8 +38,6 @@ class Authority(InMemoryOAuthProvider):
         self.refreshed = 0
 
     async def authorize(self, client: Any, params: Any) -> str:
-        if self.kind == "state":
-            params = params.model_copy(update={"state": "of-somebody-else"})
         redirect = await super().authorize(client, params)
         return f"{redirect}&iss=https://other.example" if self.kind == "issuer" else redirect
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, Literal
 
 import anyio
@@ -17,16 +17,15 @@ from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import (
     ClientCredentialsOAuthProvider,
     PrivateKeyJWTOAuthProvider,
-    SignedJWTParameters,
 )
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
 from pydantic import ValidationError
 
+from .client_credentials import assertion, token_in, token_request
 from .redaction import public_url
 from .settings import LoginSettings, UserLogin, is_safe
 
 _TIMEOUT = httpx2.Timeout(20.0).as_dict()
-_LONGEST_ERROR = 80
 _FORM = "application/x-www-form-urlencoded"
 """A request for a token; a registration of a client is JSON."""
 
@@ -140,12 +139,10 @@ class Login(httpx2.Auth):
             value = json.loads(await response.aread())
         except ValueError:
             value = None
-        token = value.get("access_token") if isinstance(value, dict) else None
-        if status not in (200, 201) or not isinstance(token, str) or not token.isascii() or not token.isprintable():
-            told = value.get("error") if isinstance(value, dict) else None
-            shown = f", error {told[:_LONGEST_ERROR]!r}" if isinstance(told, str) else ""
-            raise LoginFailed(f"{where} gave no token for {self._who}: status {status}{shown}. {self._advice}")
-        self._learned(token)
+        try:
+            self._learned(token_in(status, value))
+        except ValueError as error:
+            raise LoginFailed(f"{where} gave no token for {self._who}: {error}. {self._advice}") from None
         if isinstance(value.get("refresh_token"), str):
             self._learned(value["refresh_token"])
 
@@ -191,32 +188,22 @@ class ClientLogin(Login):
         return self._by_the_provider(request, refused) if self._settings.token_url is None else self._by_token_url()
 
     async def _by_token_url(self) -> Flow:
-        response = yield await self._direct()
+        response = yield self._direct()
         await self._check(response)
         context = self._provider.context
         context.current_tokens = OAuthToken.model_validate_json(await response.aread())
         context.update_token_expiry(context.current_tokens)
 
-    async def _direct(self) -> httpx2.Request:
-        """The request for a token at the URL that the user gave, without discovery (RFC 6749, section 4.4)."""
-        settings, context = self._settings, self._provider.context
+    def _direct(self) -> httpx2.Request:
+        """The request for a token at the URL that the user gave, without discovery."""
+        settings = self._settings
         assert settings.token_url is not None
-        data = {"grant_type": "client_credentials", "resource": context.get_resource_url()}
+        asked = {"resource": self._provider.context.get_resource_url()}
         if settings.scope is not None:
-            data["scope"] = settings.scope
-        headers = {"Content-Type": _FORM}
-        if settings.type == "client_credentials":
-            context.client_info = OAuthClientInformationFull(
-                redirect_uris=None,
-                client_id=settings.client_id,
-                client_secret=settings.secret,
-                token_endpoint_auth_method=auth_method(settings),
-            )
-            data, headers = context.prepare_token_auth(data, headers)
-        else:  # RFC 7523, section 2.2
-            data["client_assertion"] = await _assertions(settings)(settings.issuer or settings.token_url)
-            data["client_assertion_type"] = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-        return httpx2.Request("POST", settings.token_url, data=data, headers=headers)
+            asked["scope"] = settings.scope
+        audience = settings.issuer or settings.token_url
+        form, headers = token_request(settings, asked, audience=audience, learned=self._learned)
+        return httpx2.Request("POST", settings.token_url, data=form, headers=headers)
 
     @property
     def _where(self) -> str:
@@ -259,6 +246,10 @@ def _provider(settings: LoginSettings, server_url: str) -> OAuthClientProvider:
     # With a token URL there is no discovery that an issuer could be held to.
     issuer = settings.issuer if settings.token_url is None else None
     provider: OAuthClientProvider
+
+    async def proof(audience: str) -> str:
+        return assertion(settings, audience)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if settings.type == "client_credentials":
@@ -273,7 +264,7 @@ def _provider(settings: LoginSettings, server_url: str) -> OAuthClientProvider:
             )
         else:
             provider = PrivateKeyJWTOAuthProvider(
-                server_url, InMemory(), settings.client_id, _assertions(settings), settings.scope, issuer
+                server_url, InMemory(), settings.client_id, proof, settings.scope, issuer
             )
     if settings.scope is not None:
         provider.context.client_metadata = FixedScope(**provider.context.client_metadata.model_dump())
@@ -282,14 +273,3 @@ def _provider(settings: LoginSettings, server_url: str) -> OAuthClientProvider:
 
 def auth_method(settings: LoginSettings | UserLogin) -> Literal["client_secret_basic", "client_secret_post"]:
     return "client_secret_basic" if settings.client_auth == "basic" else "client_secret_post"
-
-
-def _assertions(settings: LoginSettings) -> Callable[[str], Awaitable[str]]:
-    """From an audience to what proves to it who the client is."""
-    signed = SignedJWTParameters(
-        issuer=settings.client_id,
-        subject=settings.client_id,
-        signing_key=settings.secret,
-        signing_algorithm=settings.algorithm,
-    )
-    return signed.create_assertion_provider()

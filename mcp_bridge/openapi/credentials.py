@@ -6,16 +6,16 @@ import base64
 import json
 import re
 import time
-import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, quote_plus, urljoin
+from urllib.parse import quote, urljoin
 
 import anyio
 import httpx
 
+from ..access.client_credentials import token_in, token_request
 from ..access.redaction import public_url
 from ..access.settings import LoginSettings, login_secrets, refuse_unknown, require_safe, signing_key
 from ..errors import SourceError, ToolFailure
@@ -179,8 +179,6 @@ _SPARE_S = 30.0
 """A token is renewed this long before it expires, so that it does not on its way."""
 
 _FETCH_TIMEOUT_S = 20.0
-_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-_ASSERTION_S = 300
 
 
 class Tokens(httpx.Auth):
@@ -215,43 +213,18 @@ class Tokens(httpx.Auth):
         yield request
 
     def _token_request(self) -> httpx.Request:
-        client = self._client
-        form = {"grant_type": "client_credentials"}
-        if self._scopes:
-            form["scope"] = " ".join(self._scopes)
-        headers = {"Accept": "application/json"}
-        if client.type == "private_key_jwt":
-            form |= {"client_id": client.client_id, **self._assertion()}
-        elif client.client_auth == "basic":
-            pair = f"{quote_plus(client.client_id)}:{quote_plus(client.secret)}"
-            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-            self._learned(headers["Authorization"].removeprefix("Basic "))
-        else:
-            form |= {"client_id": client.client_id, "client_secret": client.secret}
+        asked = {"scope": " ".join(self._scopes)} if self._scopes else {}
+        form, headers = token_request(self._client, asked, audience=self._url, learned=self._learned)
         timeouts = {"timeout": httpx.Timeout(_FETCH_TIMEOUT_S).as_dict()}
         return httpx.Request("POST", self._url, data=form, headers=headers, extensions=timeouts)
 
-    def _assertion(self) -> dict[str, str]:
-        import jwt
-
-        client, now = self._client, int(time.time())
-        claims: dict[str, Any] = {"iss": client.client_id, "sub": client.client_id, "aud": self._url}
-        claims |= {"jti": str(uuid.uuid4()), "iat": now, "exp": now + _ASSERTION_S}
-        signed = jwt.encode(claims, client.secret, algorithm=client.algorithm)
-        self._learned(signed)
-        return {"client_assertion_type": _ASSERTION_TYPE, "client_assertion": signed}
-
     def _keep(self, answer: tuple[int, Any]) -> None:
         status, value = answer
-        where = public_url(self._url)
-        token = value.get("access_token") if isinstance(value, dict) else None
-        if status != 200 or not isinstance(token, str) or not token.isascii() or not token.isprintable():
-            told = value.get("error") if isinstance(value, dict) else None
-            raise ToolFailure(
-                f"{where} gave no token for client credentials: status {status}"
-                + (f", error {told!r:.80}" if isinstance(told, str) else ""),
-                delivery="not_sent",
-            )
+        try:
+            token = token_in(status, value)
+        except ValueError as error:
+            where = public_url(self._url)
+            raise ToolFailure(f"{where} gave no token for client credentials: {error}", delivery="not_sent") from None
         self._learned(token)
         lifetime = value.get("expires_in")
         # Many servers leave `expires_in` out; a 401 then says when it is time.

@@ -270,15 +270,16 @@ class ContainedClient(httpx2.AsyncClient):
             body = b""
         await response.aclose()
         status = response.status_code
+        error = _error_in(response, body)
+        # With another id, or without one, it says that the request was not read, so no tool said it.
+        its_own = error is not None and error.id is not None and _answers(body, response.request.content)
+        if its_own and status not in _NEVER_THE_TOOLS:
+            return _with_body(response, content=body)
         if _SESSION_HEADER in response.request.headers and (
             status == 404 or (status == 400 and b"session" in body.lower())
         ):
             fault = Fault("no_session", "refused", f"it no longer knows the session (HTTP {status})")
         else:
-            error = _error_in(response, body)
-            # Without an id it says that the request was not read, so no tool said it.
-            if error is not None and error.id is not None and status not in _NEVER_THE_TOOLS:
-                return _with_body(response, content=body)
             delivery: Delivery = "refused" if status in _REFUSED else "unknown" if status >= 500 else "answered"
             told = f": {error.error.message}" if error is not None else ""
             fault = Fault("status", delivery, f"it answered HTTP {status}{told}")

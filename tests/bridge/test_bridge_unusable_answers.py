@@ -61,6 +61,7 @@ ERRORS: dict[str, Any] = {
     "internal_error": lambda it: (200, "application/json", error(it, -32603)),
     "an_event_of_error": lambda it: (200, "text/event-stream", f"data: {error(it, -32603)}\n\n"),
     "an_invalid_request": lambda it: (400, "application/json", error(it, -32600)),
+    "an_expired_checkout": lambda it: (400, "application/json", error(it, -32603, "no session at the bank")),
     "not_found": lambda it: (404, "application/json", error(it, -32601)),
     "a_status": lambda it: (500, "application/json", error(it, -32603)),
 }
@@ -92,6 +93,7 @@ class Charging(BaseHTTPRequestHandler):
 
     def answer(self, status: int, kind: str, body: str) -> None:
         self.send_response(status)
+        self.send_header("mcp-session-id", "one")
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body.encode())))
         self.end_headers()
@@ -99,6 +101,8 @@ class Charging(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.answer(405, "text/plain", "")
+
+    do_DELETE = do_GET
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

@@ -109,7 +109,8 @@ class SessionPool:
         self._label = label
         self._warm = warm
         self._most = most
-        self._count = 1
+        self._sessions = {first}
+        """Those that are open or are being closed."""
         self._leases = 0
         self._starting = 0
         self._spares: deque[Spare] = deque()
@@ -143,10 +144,15 @@ class SessionPool:
             self._group.start_soon(self.give_back, spare.session)
         return await self._next()
 
+    @property
+    def _count(self) -> int:
+        return len(self._sessions) + self._starting
+
     async def give_back(self, session: Session) -> None:
-        """End the session: it has served a world, and what it holds is that world's. Bounded; shield it."""
+        """End the session: it has served a world, and what it holds is that world's. Bounded; shield it. Twice does no
+        harm."""
         await session.close()
-        self._count -= 1
+        self._sessions.discard(session)
         self._fill()
 
     async def aclose(self) -> None:
@@ -189,7 +195,6 @@ class SessionPool:
         wanted = max(len(self._waiting), len(self._waiting) + ahead - len(self._spares)) - self._starting
         for _ in range(int(min(wanted, self._most - self._count))):
             self._starting += 1
-            self._count += 1
             self._group.start_soon(self._start)
 
     async def _start(self) -> None:
@@ -206,8 +211,8 @@ class SessionPool:
         finally:
             self._starts.remove(scope)
             self._starting -= 1
-            self._count -= session is None
         if session is not None:
+            self._sessions.add(session)
             self._hand_out(session)
         elif self._waiting:
             self._waiting.popleft().settle(failure=failure)

@@ -451,8 +451,10 @@ class ServerWorld:
 
     async def move(self) -> None:
         """Go on in another session; the world is not looked for there."""
-        left, self.session = self.session, await self._source.sessions.lease()
-        await self._source.sessions.give_back(left)
+        # First: as long as it is open, it may take the place of the next one.
+        with anyio.CancelScope(shield=True):
+            await self._source.sessions.give_back(self.session)
+        self.session = await self._source.sessions.lease()
 
     async def _usable(self, most_s: float = math.inf) -> Session:
         """The session to call in; asking it takes `most_s` at most.

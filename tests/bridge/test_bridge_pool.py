@@ -116,6 +116,18 @@ async def test_worlds_wait_for_one_of_the_most_sessions_and_a_log_line_says_so(
     assert not started.alive()
 
 
+async def test_worlds_whose_sessions_died_go_on_where_no_more_than_theirs_may_be_open(started: Started) -> None:
+    async with mcp_bridge.connect(started.config(max_sessions=2, warm=0)) as toolset:
+        async with toolset.open_world("one") as one, toolset.open_world("two") as two:
+            before = {await pid_of(one), await pid_of(two)}
+            for pid in before:
+                os.kill(pid, signal.SIGKILL)
+            with anyio.fail_after(60):
+                while started.alive():  # noqa: ASYNC110 - another process cannot set an event of ours
+                    await anyio.sleep(0.01)
+                assert before.isdisjoint({await pid_of(one), await pid_of(two)})
+
+
 async def test_a_world_that_is_given_up_while_it_waits_takes_nothing_with_it(started: Started) -> None:
     async with mcp_bridge.connect(started.config(max_sessions=1)) as toolset:
         async with AsyncExitStack() as stack:
@@ -227,7 +239,8 @@ async def _leases(warm: int, most: int, plans: list[tuple[str, int]]) -> None:
                     for _ in range(pauses):
                         await anyio.lowlevel.checkpoint()
                     if plan == "dies":
-                        await session.close()
+                        # As a world does that looks for another session, finds none and ends.
+                        await pool.give_back(session)
                 finally:
                     with anyio.CancelScope(shield=True):
                         await pool.give_back(session)

@@ -424,7 +424,7 @@ class ServerWorld:
             raise
         if result.is_error:
             self.begun = False
-            raise SourceError(f"{self._source.label} refused the setup {dict(setup)!r}: {result.text[:500]}")
+            raise SourceError(f"{self._source.label} refused the setup {dict(setup)!r}: {self._quoted(result, 500)}")
         told = result.structured.get("tools") if isinstance(result.structured, dict) else None
         self._shown = {str(name) for name in told} if isinstance(told, list) else None
 
@@ -433,7 +433,8 @@ class ServerWorld:
         result = await self._verb(FORK_WORLD, {"world": origin._wire_id, "into": self._wire_id})
         if result.is_error:
             raise ToolFailure(
-                f"{self._source.label} did not fork world {origin.world_id!r}: {result.text[:300]}", delivery="answered"
+                f"{self._source.label} did not fork world {origin.world_id!r}: {self._quoted(result, 300)}",
+                delivery="answered",
             )
 
     async def fork(self) -> ServerCopy:
@@ -447,7 +448,7 @@ class ServerWorld:
     async def end(self) -> None:
         result = await self._verb(CLOSE_WORLD, {})
         if result.is_error:
-            raise ToolFailure(result.text[:300])
+            raise ToolFailure(self._quoted(result, 300))
 
     async def move(self) -> None:
         """Go on in another session; the world is not looked for there."""
@@ -521,22 +522,24 @@ class ServerWorld:
     async def _state(self) -> dict[str, Any]:
         result = await self._verb(WORLD_STATE, {})
         if result.is_error:
-            raise ToolFailure(f"{self._source.label} did not tell the state of {self.world_id!r}: {result.text[:300]}")
+            raise ToolFailure(
+                f"{self._source.label} did not tell the state of {self.world_id!r}: {self._quoted(result, 300)}"
+            )
         if not isinstance(result.structured, dict):
             raise ToolFailure(
                 f"{self._source.label}: its control tool {self._source.control[WORLD_STATE]!r} answered without "
                 "structured content, so the state cannot be read. Annotate its return as dict[str, Any]: with a bare "
-                f"dict, or without an annotation, a server sends text alone. It answered {result.text[:200]!r}"
+                f"dict, or without an annotation, a server sends text alone. It answered {self._quoted(result, 200)!r}"
             )
-        return dict(self._source.hiding.result(result).structured)
+        return dict(result.structured)
 
     async def _read_state(self) -> dict[str, Any]:
         tool = self._source.state_tool
         assert tool is not None
         result = await self._asked(tool, {}, self._meta(None))
         if result.is_error:
-            raise ToolFailure(f"{self._source.label}: {tool!r} did not tell the state: {result.text[:300]}")
-        return state_tables(self._source.hiding.result(result))
+            raise ToolFailure(f"{self._source.label}: {tool!r} did not tell the state: {self._quoted(result, 300)}")
+        return state_tables(result)
 
     async def _verb(self, verb: str, arguments: dict[str, Any]) -> ToolResult:
         arguments = {"world": self._wire_id, **arguments}
@@ -546,11 +549,15 @@ class ServerWorld:
         limit_s = self._source.verb_timeout_s
         try:
             with anyio.fail_after(limit_s):
-                return await self.session.call(tool, arguments, meta)
+                return self._source.hiding.result(await self.session.call(tool, arguments, meta))
         except TimeoutError:
             raise CallTimeout(
                 f"{self._source.label} did not answer {tool!r} for world {self.world_id!r} within {limit_s:g} s"
             ) from None
+
+    def _quoted(self, result: ToolResult, most: int) -> str:
+        """The beginning of an answer, for an error or the log. Cut last: a part of a secret is not found."""
+        return self.session.notes.redact(result.text)[:most]
 
 
 class ServerCopy:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mcp import Client
 
 import mcp_bridge
-from mcp_bridge import SourceError, ToolResult
+from mcp_bridge import SourceError, ToolFailure, ToolResult
 from mcp_bridge.access.redaction import Hiding, is_secret_name, redacted, shown_arguments, shown_text, text_secrets
 from mcp_bridge.sources.identify import identify
 from mcp_bridge.sources.specs import StdioSpec
@@ -212,6 +212,64 @@ async def test_a_server_that_repeats_its_credentials_shows_them_to_nobody(
     # What is no credential for certain is left as it is: a policy may need to read it.
     assert shown[0]["text"] == "*** and postgres://***@db/orders as *** in production"
     assert shown[1]["structured"]["other"] == 7
+
+
+REFUSING = """
+import json, os, sys
+
+TOLD = "x" * int(os.environ["BEFORE"]) + "postgres://app:" + os.environ["DB_PASSWORD"] + "@db"
+VERBS = os.environ.get("VERBS", "").split()
+TOOLS = [{"name": verb, "_meta": {"toolbake/control": verb}} for verb in VERBS]
+TOOLS += [{"name": "dump", "annotations": {"readOnlyHint": True}}]
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    method, params = asked["method"], asked.get("params", {})
+    if "id" not in asked:
+        continue
+    if method == "initialize":
+        about = {"name": "refusing", "version": "1"}
+        result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
+    elif method == "tools/list":
+        result = {"tools": [{"inputSchema": {"type": "object"}, **tool} for tool in TOOLS]}
+    else:
+        is_fine = params["name"] == "open_world" and not params["arguments"]["setup"]
+        result = {"content": [{"type": "text", "text": TOLD}], "isError": not is_fine}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("before", [0, 190, 280, 480])
+@pytest.mark.parametrize("password", ["hx7Qp93kLm21Zz8w", "password1"])
+async def test_a_state_a_setup_and_a_close_that_fail_tell_no_credential_in_errors_and_logs(
+    script: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture, before: int, password: str
+) -> None:
+    program, path = script(REFUSING)
+    env = {"DB_PASSWORD": password, "BEFORE": str(before)}
+    verbs = "open_world close_world world_state fork_world"
+    plain = {"env": env, "toolbake": {"protocol": "2025-06-18", "world": {"state": "dump"}}}
+    controlled = {"env": {**env, "VERBS": verbs}, "toolbake": {"protocol": "2025-06-18"}}
+    told = []
+    for entry in (plain, controlled):
+        config = {"mcpServers": {"a": {"command": program, "args": [path], **entry}}}
+        async with mcp_bridge.connect(config) as toolset:
+            async with toolset.open_world("w") as world:
+                with pytest.raises(ToolFailure) as failure:
+                    await world.state()
+                told.append(str(failure.value))
+                if entry is controlled:
+                    with pytest.raises(ToolFailure) as failure:
+                        await world.fork()
+                    told.append(str(failure.value))
+            if entry is controlled:
+                with pytest.raises(SourceError) as refusal:
+                    async with toolset.open_world("w2", {"seed": 1}):
+                        pass
+                told.append(str(refusal.value))
+    assert "closing world" in caplog.text
+    assert all("xxx" in one or "***" in one for one in told)
+    for text in (*told, caplog.text):
+        assert password[:4] not in text
 
 
 SECRET = "tok-12345"

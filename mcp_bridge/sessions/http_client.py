@@ -10,8 +10,9 @@ import contextlib
 import functools
 import json
 import logging
+import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -26,7 +27,19 @@ from pydantic_core import from_json
 
 from ..access.auth import LoginFailed
 from ..errors import Delivery
-from .messages import CLOSED, Fault, Strays, fault_of, message_or_fault, readable_body, too_large, written
+from .messages import (
+    CLOSED,
+    EventSplitter,
+    Fault,
+    LineSplitter,
+    LongLine,
+    Strays,
+    fault_of,
+    message_or_fault,
+    readable_body,
+    too_large,
+    written,
+)
 
 # ---------------------------------------------------------------------------------------------------------------------
 # MCP over HTTP as it was until 2025-03-26: one stream of events from the server, and a POST for each message to it.
@@ -85,19 +98,28 @@ class SseStreams:
         task_status: anyio.abc.TaskStatus[str],
     ) -> None:
         known = False
-        why = "the server ended its stream of events"
+        why = ""
+        events = EventSplitter(self._limit)
         try:
-            async for event in httpx2.EventSource(response, max_event_size=self._limit):
-                if event.event == "endpoint" and not known:
-                    known = True
-                    task_status.started(self._endpoint(event.data))
-                elif event.event == "message" and event.data:
-                    message = message_or_fault(
-                        event.data, label=self._label, told="sent an event", secrets=self._secrets, strays=self._strays
-                    )
-                    if message is not None:
-                        await to_client.send(message)
-        except (httpx2.HTTPError, httpx2.SSEError) as error:
+            if not _is_stream(response):
+                raise httpx2.RemoteProtocolError("what it answers is no stream of events")
+            async for chunk in response.aiter_bytes():
+                for kind, data in events.feed(chunk):
+                    if isinstance(data, LongLine):
+                        answers = data.answers()
+                        if answers is not None:
+                            await to_client.send(too_large(data.told, self._limit).answer_to(answers))
+                        if answers is None or not data.ended:
+                            why = f"an event of {data.told} came, above max_answer_mb of the server"
+                            break
+                    elif kind == "endpoint" and not known:
+                        known = True
+                        task_status.started(self._endpoint(data.decode(errors="replace")))
+                    elif kind == "message" and data:
+                        await self._pass_on(data, to_client)
+                if why:
+                    break
+        except httpx2.HTTPError as error:
             if not known:
                 raise
             why = f"the server's stream of events broke off ({type(error).__name__}: {error})"
@@ -105,8 +127,15 @@ class SseStreams:
             return
         if not known:
             raise httpx2.RemoteProtocolError("the stream of events ended before it named an endpoint for messages")
-        self._on_end(why)
+        self._on_end(why or "the server ended its stream of events")
         to_client.close()
+
+    async def _pass_on(self, data: bytes, to_client: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
+        # Not strict: one broken letter in a text is no reason to lose an answer.
+        text, told = data.decode(errors="replace"), "sent an event"
+        message = message_or_fault(text, label=self._label, told=told, secrets=self._secrets, strays=self._strays)
+        if message is not None:
+            await to_client.send(message)
 
     def _endpoint(self, told: str) -> str:
         endpoint = urljoin(self._url, told)
@@ -302,12 +331,15 @@ class _Events(httpx2.AsyncByteStream):
         self._faults = faults
         self._limit = limit
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        chunks = self._bounded()
+        return _readable_events(chunks) if _asks_for_tools(self._response.request) else chunks
+
+    async def _bounded(self) -> AsyncIterator[bytes]:
         # What a GET brings is taken up again by the SDK where it breaks off.
         size, resumable = 0, self._response.request.method == "GET"
-        chunks = self._response.aiter_bytes()
         try:
-            async for chunk in _readable_events(chunks) if _asks_for_tools(self._response.request) else chunks:
+            async for chunk in self._response.aiter_bytes():
                 end = max(chunk.rfind(b"\n\n"), chunk.rfind(b"\r\n\r\n"), chunk.rfind(b"\r\r"))
                 size = size + len(chunk) if end < 0 else len(chunk) - end
                 if size > self._limit:
@@ -338,15 +370,20 @@ def _asks_for_tools(request: httpx2.Request) -> bool:
 
 
 async def _readable_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same events, line by line, with listings that can be read."""
-    rest = b""
-    async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
+    """The same events, line by line, with listings that can be read. The chunks are bounded."""
+    lines = LineSplitter(math.inf)
+
+    def readable(chunk: bytes) -> Iterator[bytes]:
+        for line in lines.feed(chunk):
+            assert isinstance(line, bytes)
             is_data = line.startswith(b"data:")
             yield (b"data: " + readable_body(line[5:].strip()) if is_data else line) + b"\n"
-    if rest:
-        yield rest
+
+    async for chunk in chunks:
+        for line in readable(chunk):
+            yield line
+    for line in readable(b"\n"):
+        yield line
 
 
 def _error_in(response: httpx2.Response, body: bytes) -> mcp_types.JSONRPCError | None:

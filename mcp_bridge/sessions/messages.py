@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import anyio
@@ -58,6 +58,11 @@ class LongLine:
     head: bytes
     tail: bytes
 
+    @property
+    def told(self) -> str:
+        """Its size in words."""
+        return f"{'' if self.ended else 'more than '}{self.size / 1e6:.1f} MB"
+
     def answers(self) -> int | None:
         """The id of the request that it answers; `None` where it is something else, or cannot be told from its ends.
 
@@ -72,7 +77,7 @@ class LongLine:
 class LineSplitter:
     """Feed it chunks. Holds at most `limit` bytes, and copies each byte a fixed number of times."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: float) -> None:
         self._limit = limit
         self._parts: list[bytes] = []
         self._size = 0
@@ -105,6 +110,58 @@ class LineSplitter:
             line = LongLine(self._size, ended, self._head, line)
         self._parts, self._size, self._head = [], 0, None
         return line
+
+
+class EventSplitter:
+    """The same for server-sent events. The data of one is a `LongLine` where it is above the limit."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lines = LineSplitter(limit)
+        self._after_return = False
+        self._kind = "message"
+        self._data: bytearray | LongLine | None = None
+
+    def feed(self, chunk: bytes) -> Iterator[tuple[str, bytes | LongLine]]:
+        """The events that end in `chunk`: kind and data. Stop feeding after a `LongLine` that has not ended."""
+        if not chunk:
+            return
+        if self._after_return:
+            chunk = chunk.removeprefix(b"\n")
+        self._after_return = chunk.endswith(b"\r")
+        for line in self._lines.feed(chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")):
+            if isinstance(line, LongLine):
+                if line.head.startswith(b"data:"):
+                    self._add(replace(line, head=line.head[5:].removeprefix(b" ")))
+                if not line.ended:
+                    yield self._kind, line
+            elif line:
+                name, _, value = line.partition(b":")
+                if name == b"event":
+                    self._kind = value.decode(errors="replace").removeprefix(" ")
+                elif name == b"data":
+                    self._add(value.removeprefix(b" "))
+            else:
+                if self._data is not None:
+                    yield self._kind, self._data if isinstance(self._data, LongLine) else bytes(self._data)
+                self._kind, self._data = "message", None
+
+    def _add(self, part: bytes | LongLine) -> None:
+        before = self._data
+        if before is None:
+            self._data = part if isinstance(part, LongLine) else bytearray(part)
+            return
+        size = _size(before) + 1 + _size(part)
+        if isinstance(before, bytearray) and not isinstance(part, LongLine) and size <= self._limit:
+            before += b"\n" + part
+        else:
+            # Its last line may end in the midst of an object, so only its begin may tell what it answers.
+            head = before.head if isinstance(before, LongLine) else bytes(before[:_KEPT])
+            self._data = LongLine(size, True, head, b"")
+
+
+def _size(data: bytes | bytearray | LongLine) -> int:
+    return data.size if isinstance(data, LongLine) else len(data)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -349,14 +349,9 @@ class StdioStreams:
 
     def _instead_of(self, line: LongLine) -> SessionMessage | None:
         """An error for the request that the line answers. The whole session ends where that cannot be told."""
-        megabytes = f"{line.size / 1e6:.1f} MB"
-        size = megabytes if line.ended else f"more than {megabytes}"
         answers = line.answers()
-        fault = too_large(size, self._limit)
         if not line.ended or answers is None:
             self._fault = (
-                f"a line of {size} came on stdout, above max_answer_mb of the server, and could not be skipped"
+                f"a line of {line.told} came on stdout, above max_answer_mb of the server, and could not be skipped"
             )
-        if answers is None:
-            return None
-        return fault.answer_to(answers)
+        return None if answers is None else too_large(line.told, self._limit).answer_to(answers)

@@ -1,6 +1,7 @@
 """What breaks costs the call at most: dead and restarted servers, hung and crashed children, answers without end."""
 
 import contextlib
+import re
 import resource
 import sys
 import time
@@ -18,7 +19,7 @@ from servers import failing
 import mcp_bridge
 from mcp_bridge import CallTimeout, OutcomeUnknown, ServerDied, ToolFailure
 from mcp_bridge.sessions import server_source
-from mcp_bridge.sessions.messages import LineSplitter, LongLine
+from mcp_bridge.sessions.messages import EventSplitter, LineSplitter, LongLine
 
 BREAKING = [sys.executable, str(Path(__file__).parent / "servers" / "breaking.py")]
 
@@ -293,6 +294,46 @@ def test_lines_are_the_same_however_they_are_cut_into_chunks(lines: list[bytes],
             assert line.startswith(one.head)
             assert len(one.head) > 30
             assert line == one.tail
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=40).map(lambda data: re.sub(rb"[\r\n]", b"", data)), max_size=3), max_size=4),
+    st.sampled_from([b"\n", b"\r\n", b"\r"]),
+    st.data(),
+)
+def test_events_are_the_same_however_they_are_cut_into_chunks(
+    events: list[list[bytes]], end: bytes, data: st.DataObject
+) -> None:
+    lines = [b"event: it" + end + b"".join(b"data: " + one + end for one in event) + end for event in events]
+    whole = b": hello" + end + b"".join(lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
+    splitter = EventSplitter(30)
+    found: list[Any] = []
+    for start, stop in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        found.extend(splitter.feed(whole[start:stop]))
+    told = [b"\n".join(event) for event in events if event]
+    assert len(found) == len(told)
+    for text, (kind, one) in zip(told, found, strict=True):
+        assert kind == "it"
+        assert one == text if not isinstance(one, LongLine) else len(text) > 24 and text.startswith(one.head)
+
+
+@pytest.mark.parametrize(
+    ("lines", "answered"),
+    [
+        (['{"id": 7, "result": {"a": "%s"}}'], 7),
+        (['{"result": {"a": "%s"}, "id": 7}'], 7),
+        (['{"id": 7, "result":', '{"a": "%s"}}'], 7),
+        # What looks like an answer is inside another message.
+        (['{"method": "m", "params": [', '{"id": 7, "result": "%s"}', "]}"], None),
+        (['{"result": ["%s", {"a": 1', ', "id": 7}', "]}"], None),
+    ],
+)
+def test_a_long_event_answers_the_request_that_is_its_own(lines: list[str], answered: int | None) -> None:
+    body = "".join(f"data: {line}\n" for line in lines) + "\n"
+    (found,) = EventSplitter(5000).feed(body.replace("%s", "x" * 9000).encode())
+    assert isinstance(found[1], LongLine)
+    assert found[1].answers() == answered
 
 
 @given(st.dictionaries(st.sampled_from(["jsonrpc", "id", "result", "error", "method", "params", "x"]), st.nothing()))

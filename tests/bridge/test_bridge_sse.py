@@ -160,7 +160,7 @@ async def test_a_killed_server_fails_the_calls_in_flight_and_the_next_ones() -> 
         server.kill()
 
 
-async def test_an_answer_of_megabytes_is_read_and_one_above_the_limit_costs_its_session_alone(
+async def test_an_answer_of_megabytes_is_read_and_one_above_the_limit_costs_its_call_alone(
     release: Callable[..., list[str]],
 ) -> None:
     port = free_port()
@@ -171,6 +171,8 @@ async def test_an_answer_of_megabytes_is_read_and_one_above_the_limit_costs_its_
             async with toolset.open_world("one") as one, toolset.open_world("two") as two:
                 large = await one.call("letters", {"count": 1_500_000})
                 assert len(json.loads(large.text)["result"] if large.text.startswith("{") else large.text) == 1_500_000
-                with pytest.raises(ServerDied, match="broke off"):
-                    await one.call("letters", {"count": 5_000_000})
-                assert (await two.call("add", {"a": 1, "b": 1})).text == "2"
+                refused = await one.call("letters", {"count": 5_000_000})
+                assert "more than the 4 MB that are read" in refused.text
+                assert (refused.is_error, one.ledger.lines[-1].event) == (True, "answered")
+                for world in (one, two):
+                    assert (await world.call("add", {"a": 1, "b": 1})).text == "2"

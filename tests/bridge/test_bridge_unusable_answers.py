@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import threading
@@ -16,7 +17,7 @@ from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 
 import mcp_bridge
-from mcp_bridge import OutcomeUnknown, ToolFailure
+from mcp_bridge import OutcomeUnknown, SourceError, ToolFailure
 
 ABOUT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
 FINE: dict[str, Any] = {"content": [{"type": "text", "text": "charged"}]}
@@ -108,6 +109,22 @@ class Charging(BaseHTTPRequestHandler):
         pass
 
 
+class Endless(Charging):
+    """Lists its tools in an event that does not end."""
+
+    def answer(self, status: int, kind: str, body: str) -> None:
+        if '"tools":' not in body.replace('"tools": {}', ""):
+            super().answer(status, kind, body)
+            return
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(b"data: ")
+            while True:
+                self.wfile.write(b"x" * 65_536)
+
+
 class Events(BaseHTTPRequestHandler):
     """The same tools over HTTP with SSE: answers are events of the one stream that a session has."""
 
@@ -149,13 +166,19 @@ def events() -> Iterator[str]:
     server.server_close()
 
 
-@pytest.fixture(scope="module")
-def charging() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Charging)
+@contextlib.contextmanager
+def answering(handler: type[Charging]) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/mcp"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture(scope="module")
+def charging() -> Iterator[str]:
+    with answering(Charging) as url:
+        yield url
 
 
 async def test_an_answer_that_cannot_be_used_ends_its_call_and_nobody_calls_again(charging: str) -> None:
@@ -196,6 +219,14 @@ async def test_a_limit_of_requests_is_no_answer_of_the_tool_and_the_call_is_sent
         with pytest.raises(ToolFailure, match="HTTP 429: not so fast"):
             await toolset.call("a_limit", {})
     assert Charging.calls["a_limit"] == 2
+
+
+async def test_a_listing_without_an_end_is_given_up_at_the_limit_of_an_answer() -> None:
+    with answering(Endless) as url:
+        entry = {"url": url, "toolbake": {"protocol": "2025-06-18"}}
+        with pytest.raises(SourceError, match=r"more than the 8 MB that are read \(max_answer_mb"):
+            async with mcp_bridge.connect({"mcpServers": {"s": entry}}):
+                pass
 
 
 async def test_an_event_that_is_no_message_ends_its_call_at_once(events: str) -> None:

@@ -219,7 +219,9 @@ _TEXTUAL = ("application/json", "application/xml", "application/yaml", "applicat
 _MOST_LEAVES = 500
 _OF_THE_PROTOCOL = "io.modelcontextprotocol/"
 """How the keys of `_meta` begin that are about one connection."""
-_WORD = re.compile(r"[\w.+-]+")
+_MOST_PLACES = 1000
+_WORD_ENDS_IN = re.compile(r"[\w+-]\Z|\w\.\Z")
+_WORD_GOES_ON = re.compile(r"[\w+-]|\.\w")
 
 
 def from_mcp(result: CallToolResult, *, reader: str | None = None) -> ToolResult:
@@ -312,17 +314,29 @@ def _tells(text: str, structured: Any) -> bool:
     """Whether the text is the structured content, or holds every value of it."""
     bare = structured["result"] if _is_wrapped(structured) else structured
     if bare is not structured and (bare is None or isinstance(bare, str)):
-        return bare is None or bare in text
+        return not bare or _stands_in(bare, text)
     if not text:
         return False
+    if structured == {}:
+        return True
     told = _read(text)
     # Python holds 1 and True to be equal; JSON does not.
     if told == structured or (told == bare and isinstance(told, bool) == isinstance(bare, bool)):
         return True
-    words = {word.strip(".") for word in _WORD.findall(text)}
     leaves = list(_leaves(bare, _MOST_LEAVES + 1))
-    # A short value may be in a text by chance, as a part of another.
-    return len(leaves) <= _MOST_LEAVES and all(leaf in words or (len(leaf) > 3 and leaf in text) for leaf in leaves)
+    return len(leaves) <= _MOST_LEAVES and all(_stands_in(leaf, text) for leaf in leaves)
+
+
+def _stands_in(leaf: str, text: str) -> bool:
+    """Whether a value is in a text by itself: as a part of a longer word or number it is there by chance."""
+    at = -1
+    for _ in range(_MOST_PLACES if leaf else 0):
+        at = text.find(leaf, at + 1)
+        if at < 0:
+            break
+        if not (_WORD_ENDS_IN.search(text[max(at - 2, 0) : at]) or _WORD_GOES_ON.match(text, at + len(leaf))):
+            return True
+    return False
 
 
 def _read(text: str) -> Any:
@@ -354,11 +368,11 @@ def _leaves(value: Any, most: int) -> Iterator[str]:
     waiting = [value]
     while waiting and most > 0:
         one = waiting.pop()
-        if isinstance(one, dict):
+        if one and isinstance(one, dict):
             waiting.extend(one.values())
-        elif isinstance(one, list):
+        elif one and isinstance(one, list):
             waiting.extend(one)
-        elif one is not None:
+        else:
             most -= 1
             yield one if isinstance(one, str) else json.dumps(one)
 

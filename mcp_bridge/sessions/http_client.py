@@ -167,6 +167,8 @@ class SseStreams:
         try:
             response = await self._http.post(endpoint, content=body, headers={"Content-Type": "application/json"})
             fault = _refusal(response.status_code)
+        except LoginFailed as error:
+            fault = Fault("login", "refused", str(error))
         except httpx2.HTTPError as error:
             fault = lost(error)
         if fault is None:

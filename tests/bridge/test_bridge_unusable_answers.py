@@ -141,43 +141,71 @@ class Events(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.take(self.rfile.read(int(self.headers["content-length"])))
+
+    def take(self, body: bytes) -> None:
+        asked = json.loads(body)
         it, method = asked.get("id"), asked["method"]
         if method == "tools/call":
             self.waiting.put(ANSWERS[asked["params"]["name"]](it)[2])
         elif it is not None:
             tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ANSWERS | ERRORS]
             self.waiting.put(message(it, result=ABOUT if method == "initialize" else {"tools": tools}))
-        self.send_response(202)
-        self.send_header("content-length", "0")
+        self.reply(202)
+
+    def reply(self, status: int, body: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
 
-@pytest.fixture
-def events() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Events)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/sse"
-    Events.waiting.put("")
-    server.shutdown()
-    server.server_close()
+class GuardedEvents(Events):
+    """The same for who has a token. It is good until a tool is called, and there is only one."""
+
+    waiting: ClassVar[queue.Queue[str]] = queue.Queue()
+    tokens: ClassVar[list[bytes]] = [b'{"access_token": "only-one", "token_type": "bearer", "expires_in": 3600}']
+    calls = 0
+
+    def do_GET(self) -> None:
+        if "authorization" in self.headers:
+            super().do_GET()
+        else:
+            self.reply(401)
+
+    def take(self, body: bytes) -> None:
+        if self.path == "/token":
+            self.reply(200, self.tokens.pop()) if self.tokens else self.reply(400, b'{"error": "invalid_client"}')
+        elif b'"tools/call"' in body:
+            GuardedEvents.calls += 1
+            self.reply(401)
+        else:
+            super().take(body)
 
 
 @contextlib.contextmanager
-def answering(handler: type[Charging]) -> Iterator[str]:
+def serving(handler: type[Charging] | type[Events], path: str) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/mcp"
+    yield f"http://127.0.0.1:{server.server_port}{path}"
+    if issubclass(handler, Events):
+        handler.waiting.put("")
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def events() -> Iterator[str]:
+    with serving(Events, "/sse") as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
 def charging() -> Iterator[str]:
-    with answering(Charging) as url:
+    with serving(Charging, "/mcp") as url:
         yield url
 
 
@@ -222,7 +250,7 @@ async def test_a_limit_of_requests_is_no_answer_of_the_tool_and_the_call_is_sent
 
 
 async def test_a_listing_without_an_end_is_given_up_at_the_limit_of_an_answer() -> None:
-    with answering(Endless) as url:
+    with serving(Endless, "/mcp") as url:
         entry = {"url": url, "toolbake": {"protocol": "2025-06-18"}}
         with pytest.raises(SourceError, match=r"more than the 8 MB that are read \(max_answer_mb"):
             async with mcp_bridge.connect({"mcpServers": {"s": entry}}):
@@ -238,6 +266,20 @@ async def test_an_event_that_is_no_message_ends_its_call_at_once(events: str) ->
             await toolset.call("no_result", {})
         assert raised.value.delivery == "answered"
         assert (await toolset.call("fine", {})).text == "charged"
+
+
+async def test_a_call_over_sse_whose_login_fails_was_refused_and_not_made() -> None:
+    with serving(GuardedEvents, "/sse") as url:
+        token_url = url.replace("/sse", "/token")
+        auth = {"type": "client_credentials", "client_id": "c", "client_secret": "s3cr3t-987", "token_url": token_url}
+        entry = {"url": url, "type": "sse", "auth": auth, "toolbake": {"retries": 0}}
+        async with mcp_bridge.connect({"mcpServers": {"s": entry}}) as toolset, toolset.open_world("w") as world:
+            with pytest.raises(ToolFailure, match="gave no token") as raised:
+                await world.call("fine", {})
+            assert (raised.value.delivery, raised.value.world_lost) == ("refused", False)
+            assert world.ledger.lines[-1].event == "failed"
+            assert "s3cr3t" not in str(raised.value)
+    assert GuardedEvents.calls == 1
 
 
 @pytest.mark.parametrize("code", [types.INVALID_REQUEST, types.METHOD_NOT_FOUND, types.INTERNAL_ERROR])

@@ -427,23 +427,30 @@ async def open_session(transport: Transport, group: anyio.abc.TaskGroup) -> Sess
 
 
 async def _open_session(transport: Transport, group: anyio.abc.TaskGroup) -> Session:
-    spec = transport.spec
     async with transport.starts:
-        deadline = anyio.current_time() + transport.connect_timeout_s
+        was_known = transport.is_settled and transport.spec.options.protocol is None
         try:
-            if isinstance(spec, StdioSpec) and spec.options.protocol is None and not transport.is_settled:
-                session = await _Race(transport, group, deadline).run()
-            elif isinstance(spec, HttpSpec) and spec.transport is None and not transport.is_settled:
-                session = await _by_url(transport, group, deadline)
-            else:
-                session = Session(transport, transport.era, deadline)
-                await session.start(group)
-        except CannotOpen:
-            # It may be another server by now.
+            session = await _begun(transport, group)
+        except CannotOpen as failure:
+            # It may be another server by now. One that kept silent until the time limit is not given as much again.
             transport.forget()
-            raise
+            if not (was_known and failure.died):
+                raise
+            session = await _begun(transport, group)
         transport.remember(session.era, session.protocol_version)
         return session
+
+
+async def _begun(transport: Transport, group: anyio.abc.TaskGroup) -> Session:
+    """A session begun as the server is known to understand, or as is found out."""
+    spec, deadline = transport.spec, anyio.current_time() + transport.connect_timeout_s
+    if isinstance(spec, StdioSpec) and spec.options.protocol is None and not transport.is_settled:
+        return await _Race(transport, group, deadline).run()
+    if isinstance(spec, HttpSpec) and spec.transport is None and not transport.is_settled:
+        return await _by_url(transport, group, deadline)
+    session = Session(transport, transport.era, deadline)
+    await session.start(group)
+    return session
 
 
 async def _by_url(transport: Transport, group: anyio.abc.TaskGroup, deadline: float) -> Session:

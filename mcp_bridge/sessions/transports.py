@@ -92,8 +92,8 @@ class Notes:
 logger = logging.getLogger(__name__)
 
 _eras: dict[tuple[str, ...], Era] = {}
-"""How to begin with the server of a command, in the revision that is asked for; found out once for each process of
-ours."""
+"""How to begin with the server of a command and its environment, in the revision that is asked for; found out once for
+each process of ours."""
 
 _CLIENT_INFO = Implementation(name="toolbake", version="1")
 _LONGEST_REACH_S = 20.0
@@ -168,7 +168,8 @@ class Transport:
         spec = self.spec
         if not isinstance(spec, StdioSpec):
             return ()
-        return (spec.options.protocol or "", spec.cwd or "", spec.command, *spec.args)
+        env = (f"{name}={value}" for name, value in sorted(spec.env.items()))
+        return (spec.options.protocol or "", spec.cwd or "", spec.command, *spec.args, *env)
 
     @contextlib.asynccontextmanager
     async def open(self, era: Era, notes: Notes) -> AsyncIterator[Catalogue]:

@@ -130,6 +130,42 @@ for line in sys.stdin:
 """
 
 
+SWITCHED = f"""
+import os, sys
+
+with open(os.environ["STARTS"], "a") as starts:
+    starts.write("x")
+if os.environ.get("OLD") or os.path.exists(os.environ["STARTS"] + ".old"):
+    exec({ENDS_AT_DISCOVER!r})
+    sys.exit()
+sys.path.insert(0, {str(Path(__file__).parent / "servers")!r})
+from by_hand import serve, tool
+serve([tool("hello")], lambda *asked: "hello")
+"""
+
+
+async def test_how_to_begin_with_a_server_is_known_for_its_environment(
+    script: Callable[[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "_SILENCE_S", LONG_S)  # a slow start is not taken for an old server
+    program, path = script(SWITCHED)
+    starts = tmp_path / "starts"
+
+    async def is_met(protocol: str, count: int, **env: str) -> None:
+        starts.write_text("")
+        entry = {"command": program, "args": [path], "env": {"STARTS": str(starts), **env}}
+        async with mcp_bridge.connect(config(entry)) as toolset:
+            assert toolset.servers[0].protocol == protocol
+        assert len(starts.read_text()) == count
+
+    await is_met("2026-07-28", 1)
+    await is_met("2025-03-26", 2, OLD="1")
+    await is_met("2026-07-28", 1)
+    # Another server under the same command: what was known is tried, and then found out again.
+    (tmp_path / "starts.old").touch()
+    await is_met("2025-03-26", 3)
+
+
 @pytest.mark.parametrize("revision", [REVISIONS[0], REVISIONS[-1]])
 async def test_a_revision_is_spoken_where_it_is_asked_for(release: Release, revision: str) -> None:
     async with mcp_bridge.connect(of_command(release("2.3"), protocol=revision)) as toolset:

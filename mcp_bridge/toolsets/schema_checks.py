@@ -58,6 +58,8 @@ _BRACE = re.compile(r"(\\.)|\{(?!\d+\}|\d*,\d*\})", re.DOTALL)
 _MOST_PARTS = 100_000
 """Of one pattern, and twice that of all patterns of a schema: `regex` needs a tenth of a second to compile so many, and
 about 400 bytes for each."""
+_LONG = 500
+"""Parts of a pattern. One of more may take megabytes, so only a few are kept."""
 _ITEM = re.compile(
     r"(?P<open>\()|(?P<close>\))|\{(?P<least>\d{1,9})(?:,\d*)?\}|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|\\.|.", re.DOTALL
 )
@@ -91,10 +93,20 @@ def parts_of(pattern: str) -> int:
     return sum(sizes)
 
 
-@functools.lru_cache(maxsize=4096)
 def compiled_pattern(pattern: str) -> Any:
     """A pattern of `regex`, whose `search` takes a time limit; None where Python cannot read it as `re` does, or would
     take too long to compile it."""
+    is_long = len(pattern) > _LONG or _has_many_parts(pattern)
+    return _compiled_long(pattern) if is_long else _compiled(pattern)
+
+
+@functools.lru_cache(maxsize=4096)
+def _has_many_parts(pattern: str) -> bool:
+    return parts_of(pattern) > _LONG
+
+
+@functools.lru_cache(maxsize=4096)
+def _compiled(pattern: str) -> Any:
     import regex
 
     if parts_of(pattern) > _MOST_PARTS:
@@ -103,9 +115,17 @@ def compiled_pattern(pattern: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # `[[`, which a later Python may read otherwise
             re.compile(pattern)
-        return regex.compile(_BRACE.sub(lambda found: found[1] or r"\{", pattern))
+        return regex.compile(_BRACE.sub(lambda found: found[1] or r"\{", pattern), cache_pattern=False)
     except (re.error, regex.error, OverflowError, RecursionError):
         return None
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled_long(pattern: str) -> Any:
+    try:
+        return _compiled.__wrapped__(pattern)
+    finally:
+        re.purge()  # it keeps the latest 512, too
 
 
 def is_readable(pattern: Any) -> bool:

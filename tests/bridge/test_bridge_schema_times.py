@@ -2,6 +2,7 @@
 
 import sys
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult
 from mcp_types import Tool as McpTool
 
 from mcp_bridge import Tool, ToolFailure, connect, publish
-from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
+from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_pattern, compiled_schema, schema_errors
 from mcp_bridge.toolsets.validation import ArgumentChecker
 from sandboxes.api import ApiTwin
 from sdk.policies.protocol import Sampling
@@ -300,6 +301,13 @@ def test_all_patterns_of_a_schema_together_are_compiled_in_a_limited_time() -> N
     many = {f"p{n}": {"pattern": f"{n}" + "(?:" * 8 + "a" + "){2}" * 8} for n in range(1000)}
     compiled_schema({"properties": many}, told.append)
     assert 900 < len(told) < 1000
+
+
+@pytest.mark.parametrize("pattern", ["(?:a{50}){20}", "a" * 600])
+def test_of_long_patterns_only_a_few_are_kept(pattern: str) -> None:
+    kept = [weakref.ref(compiled_pattern(f"{pattern}{number}")) for number in range(100)]
+    assert 0 < sum(one() is not None for one in kept) <= 32
+    assert compiled_pattern(f"{pattern}99") is kept[-1]()
 
 
 @pytest.mark.parametrize(

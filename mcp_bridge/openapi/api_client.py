@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import httpx
 
@@ -124,7 +124,8 @@ class Caller:
         self, operation: Operation, prepared: Prepared, cookies: httpx.Cookies, timeout_s: float | None
     ) -> tuple[httpx.Request, _Access]:
         access = self._access(operation)
-        path = self._base.raw_path.rstrip(b"/") + prepared.path.encode("ascii")
+        base = httpx.URL(base_of(operation, self._spec, str(self._base)))
+        path = base.raw_path.rstrip(b"/") + prepared.path.encode("ascii")
         target = path + (b"?" + prepared.query.encode("ascii") if prepared.query else b"")
         url = self._base.copy_with(raw_path=target)
         if url.raw_path != target or url.host != self._base.host:
@@ -271,6 +272,11 @@ def _add_cookies(request: httpx.Request, jar: httpx.Cookies, own: Mapping[str, s
     pairs += [f"{name}={value}" for name, value in own.items()]
     if pairs:
         request.headers["Cookie"] = "; ".join(pairs)
+
+
+def base_of(operation: Operation, spec: OpenApiSpec, base: str) -> str:
+    """Where the operation is called: at the server of its own, unless the user said where the API is."""
+    return urljoin(base, operation.servers[0]) if operation.servers and spec.base_url is None else base
 
 
 def _origin(url: httpx.URL) -> str:

@@ -20,7 +20,7 @@ from ..safe_text import and_more
 from ..sources.specs import OpenApiSpec, more_time
 from ..toolsets.results import error
 from ..world import Setup
-from .api_client import Caller
+from .api_client import Caller, base_of
 from .credentials import Credentials
 from .document import Document, Operation, read_document
 from .references import origin
@@ -92,9 +92,8 @@ class OpenApiSource:
         await self._caller.aclose()
 
     def _refuse(self, operation: Operation) -> str | None:
-        if self._spec.base_url is not None or not operation.servers:
-            return None
-        if origin(operation.servers[0]) in (origin(self._base), None):
+        base = base_of(operation, self._spec, self._base)
+        if origin(base) == origin(self._base) and not set("?#@") & set(base):
             return None
         return f"its own server is {public_url(operation.servers[0])}; give a base_url to call it there"
 

@@ -229,6 +229,25 @@ async def test_the_base_url_keeps_its_path_and_its_host(api: Connecting, echo: s
         assert (await toolset.call("it", {"order_id": "A 1"})).structured["path"] == "/shop/v2/orders/A%201"
 
 
+@pytest.mark.parametrize(
+    ("server", "called"), [("{echo}/beta/", "/beta/x"), ("/beta", "/beta/x"), ("{echo}", "/x"), ("v2", "/v2/x")]
+)
+async def test_an_operation_with_a_server_of_its_own_on_the_same_host_is_called_there(
+    echo: str, server: str, called: str
+) -> None:
+    own = {"servers": [{"url": server.replace("{echo}", echo)}]}
+    paths = {
+        "/x": {"get": {"operationId": "its_own", **own}},
+        "/y": {"get": {"operationId": "of_the_api"}},
+        "/z": {"get": {"operationId": "of_the_path"}, **own},
+    }
+    document = {"openapi": "3.1.0", "info": {}, "servers": [{"url": f"{echo}/v1"}], "paths": paths}
+    async with mcp_bridge.connect({"openapi": document}) as toolset:
+        assert (await toolset.call("its_own", {})).structured["path"] == called
+        assert (await toolset.call("of_the_api", {})).structured["path"] == "/v1/y"
+        assert (await toolset.call("of_the_path", {})).structured["path"] == called.replace("x", "z")
+
+
 async def test_an_operation_with_a_host_of_its_own_is_left_out_and_said_to_be(api: Connecting) -> None:
     paths = {**get("/a"), "/b": {"get": {"operationId": "b", "servers": [{"url": "https://elsewhere.example/x"}]}}}
     async with api(paths) as toolset:

@@ -117,8 +117,8 @@ def query_parts(parameter: Parameter, value: Any) -> list[str]:
     if parameter.content_type is not None:
         return [f"{label}={atom(json_text(value, name))}"]
     if parameter.style == "deepObject":
-        if not isinstance(value, Mapping):
-            raise Unwritable(f"{name}: must be an object")
+        if not isinstance(value, list | Mapping):
+            raise Unwritable(f"{name}: must be an object or a list")
         return _deep(label, value, atom)
     if not isinstance(value, list | Mapping):
         return [f"{label}={atom(value)}"]
@@ -139,10 +139,10 @@ def query_parts(parameter: Parameter, value: Any) -> list[str]:
 
 
 def _deep(label: str, value: Any, atom: Any) -> list[str]:
+    if isinstance(value, list):
+        value = dict(enumerate(value))
     if isinstance(value, Mapping):
         return [part for key, one in value.items() for part in _deep(f"{label}%5B{atom(key)}%5D", one, atom)]
-    if isinstance(value, list):
-        return [f"{label}={atom(one)}" for one in value]
     return [] if value is None else [f"{label}={atom(value)}"]
 
 

@@ -347,6 +347,31 @@ def test_what_a_server_could_not_tell_apart_is_refused(call: Call, name: str, va
     assert "it: " in result.text
 
 
+@pytest.mark.parametrize(
+    ("value", "pairs"),
+    [
+        (["a", "b"], [("it[0]", "a"), ("it[1]", "b")]),
+        ([{"price": 5, "tags": ["x", "y"]}], [("it[0][price]", "5"), ("it[0][tags][0]", "x"), ("it[0][tags][1]", "y")]),
+        ({"ids": [1, 2], "at": {"gte": 3}}, [("it[ids][0]", "1"), ("it[ids][1]", "2"), ("it[at][gte]", "3")]),
+    ],
+)
+async def test_lists_under_deep_object_have_the_number_of_each_item(
+    api: Callable[..., Any], value: Any, pairs: list[tuple[str, str]]
+) -> None:
+    deep = {"style": "deepObject", "explode": True}
+    form = {"schema": {"type": "object", "properties": {"it": {}}}, "encoding": {"it": deep}}
+    paths = {
+        "/get": {"get": {"operationId": "get", "parameters": [{"name": "it", "in": "query", "schema": {}, **deep}]}},
+        "/post": {
+            "post": {"operationId": "post", "requestBody": {"content": {"application/x-www-form-urlencoded": form}}}
+        },
+    }
+    async with api(paths) as toolset:
+        assert parse_qsl((await toolset.call("get", {"it": value})).structured["query"]) == pairs
+        assert parse_qsl((await toolset.call("post", {"it": value})).structured["body"]) == pairs
+        assert "it: must be an object or a list" in (await toolset.call("get", {"it": 5})).text
+
+
 @pytest.mark.parametrize(("kind", "value"), [("list", []), ("object", {})])
 def test_an_empty_list_or_object_is_left_out_where_it_has_no_form(call: Call, kind: str, value: Any) -> None:
     assert call(f"query_form_True_{kind}", {"it": value}).structured["query"] == ""

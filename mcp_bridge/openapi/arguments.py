@@ -18,6 +18,8 @@ BodyKind = Literal["json", "form", "multipart", "raw"]
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9_.-]+")
 _LONGEST = 64
 _BYTES = 'Text, or bytes as "data:<media type>;base64,<bytes>".'
+# The changed properties are easy to write, a list of operations on them is not.
+_PATCHES = {"application/merge-patch+json": 1, "application/json-patch+json": 4}
 _FLAT_KINDS = ("json", "form", "multipart")
 
 
@@ -209,7 +211,9 @@ def _plainness(media_type: str) -> int:
     bare = bare_type(media_type)
     if bare == "application/json" or bare.startswith("text/plain"):
         return 0
-    return 1 if bare.startswith("text/") or bare.endswith("+json") else 2
+    if bare in _PATCHES:
+        return _PATCHES[bare]
+    return 2 if bare.startswith("text/") or bare.endswith("+json") else 3
 
 
 def bare_type(media_type: str) -> str:

@@ -304,13 +304,22 @@ async def test_a_body_in_another_language_is_written_by_the_model(api: Connectin
         assert dict(received["headers"])["content-type"] == sent
 
 
-async def test_json_is_preferred_where_a_body_has_several_forms(api: Connecting) -> None:
-    schema = {"schema": {"type": "object", "properties": {"a": {}}}}
-    kinds = ("multipart/form-data", "application/vnd.x+json", "application/json; charset=utf-8", "text/plain")
-    content = dict.fromkeys(kinds, schema)
-    async with api({"/x": {"post": {"operationId": "it", "requestBody": {"content": content}}}}) as toolset:
+@pytest.mark.parametrize(
+    ("kinds", "sent"),
+    [
+        (["multipart/form-data", "application/vnd.x+json", "application/json; charset=utf-8", "text/plain"], 2),
+        (["application/json-patch+json", "application/strategic-merge-patch+json", "application/merge-patch+json"], 2),
+        (["application/json-patch+json", "application/vnd.x+json", "application/apply-patch+yaml"], 1),
+    ],
+)
+async def test_what_is_easiest_to_write_is_sent_where_a_body_has_several_forms(
+    api: Connecting, kinds: list[str], sent: int
+) -> None:
+    schema = {"type": "object", "properties": {"a": {}}}
+    content = {kind: {"schema": schema} for kind in kinds}
+    async with api({"/x": {"patch": {"operationId": "it", "requestBody": {"content": content}}}}) as toolset:
         received = (await toolset.call("it", {"a": 1})).structured
-    assert dict(received["headers"])["content-type"] == "application/json; charset=utf-8"
+    assert dict(received["headers"])["content-type"] == kinds[sent]
 
 
 async def test_the_encoding_of_a_form_is_followed(api: Connecting) -> None:

@@ -27,8 +27,9 @@ _FLAT_KINDS = ("json", "form", "multipart")
 class BodyPlan:
     """How a body is made of arguments.
 
-    `properties`: argument to property of an object; empty where one argument, `whole`, is the body. `binary`: the
-    properties that are files. `required`: a body is sent also where no argument for it was given.
+    `properties`: argument to property of an object; empty where one argument, `whole`, is the body. `files`: the
+    properties that are files, with their media types. `required`: a body is sent also where no argument for it was
+    given.
     """
 
     media_type: str
@@ -37,7 +38,7 @@ class BodyPlan:
     properties: Mapping[str, str] = field(default_factory=dict)
     whole: str | None = None
     encoding: Mapping[str, Encoding] = field(default_factory=dict)
-    binary: frozenset[str] = frozenset()
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -129,15 +130,14 @@ def _body(operation: Operation, request: View) -> tuple[BodyPlan | None, list[_W
         )
         return BodyPlan(media_type, kind, required, whole="body", encoding=media.encoding), [wanted], []
     properties, needed = flat
-    binary = frozenset(
-        name for name, one in properties.items() if kind == "multipart" and is_binary(one, request.definitions)
-    )
-    plan = BodyPlan(media_type, kind, required, encoding=media.encoding, binary=binary)
+    types = {name: _file_type(one, request.definitions) for name, one in properties.items() if kind == "multipart"}
+    files = {name: one for name, one in types.items() if one is not None}
+    plan = BodyPlan(media_type, kind, required, encoding=media.encoding, files=files)
     wanted_all = [
         _Wanted(
             name,
             "body",
-            _with_words(one, _BYTES) if name in binary else one if isinstance(one, dict) else {},
+            _with_words(one, _BYTES) if name in files else one if isinstance(one, dict) else {},
             required and name in needed,
         )
         for name, one in properties.items()
@@ -233,8 +233,8 @@ def _text_schema(schema: Schema, media_type: str) -> Schema:
     return _with_words({"type": "string", **kept}, words)
 
 
-def is_binary(schema: Any, definitions: Mapping[str, Schema | bool]) -> bool:
-    """Whether a property of a form is a file, or a list of files."""
+def _file_type(schema: Any, definitions: Mapping[str, Schema | bool]) -> str | None:
+    """The media type of a property of a form that is a file, or a list of files; `None` of any other."""
     for _ in range(8):
         if isinstance(schema, dict) and "$ref" in schema:
             schema = definitions.get(schema["$ref"].removeprefix(PREFIX), True)
@@ -242,8 +242,6 @@ def is_binary(schema: Any, definitions: Mapping[str, Schema | bool]) -> bool:
             schema = schema.get("items", True)
         else:
             break
-    if not isinstance(schema, dict):
-        return False
-    if schema.get("format") == "binary":
-        return True
-    return "contentMediaType" in schema and "contentEncoding" not in schema
+    if not isinstance(schema, dict) or ("contentEncoding" in schema and schema.get("format") != "binary"):
+        return None
+    return schema.get("contentMediaType", "application/octet-stream" if schema.get("format") == "binary" else None)

@@ -240,14 +240,17 @@ def _written(plan: BodyPlan, value: Any) -> Body:
     parts = [
         part
         for name, one in value.items()
-        for part in _multipart(name, one, plan.encoding.get(name), is_file=name in plan.binary)
+        for part in _multipart(name, one, plan.encoding.get(name), plan.files.get(name))
     ]
-    return Body(parts=parts)
+    return Body(parts=parts) if parts else Body(b"--empty--\r\n", "multipart/form-data; boundary=empty")
+
+
+def _has_style(encoding: Encoding | None) -> bool:
+    return encoding is not None and (encoding.style is not None or encoding.explode is not None)
 
 
 def _form_pairs(name: str, value: Any, encoding: Encoding | None) -> list[str]:
-    has_style = encoding is not None and (encoding.style is not None or encoding.explode is not None)
-    if isinstance(value, Mapping) and not has_style:
+    if isinstance(value, Mapping) and not _has_style(encoding):
         value = json_text(value, name)
     style = (encoding.style if encoding is not None else None) or "form"
     explode = (
@@ -260,21 +263,25 @@ def _form_pairs(name: str, value: Any, encoding: Encoding | None) -> list[str]:
     )
 
 
-def _multipart(name: str, value: Any, encoding: Encoding | None, *, is_file: bool) -> list[Part]:
+def _multipart(name: str, value: Any, encoding: Encoding | None, file_type: str | None) -> list[Part]:
+    """`file_type`: the media type of files, which have a file name, and are bytes."""
     if value is None:
         return []
+    if file_type is None and _has_style(encoding):
+        pairs = [map(unquote, pair.partition("=")[::2]) for pair in _form_pairs(name, value, encoding)]
+        return [(key, (None, text.encode(), None)) for key, text in pairs]
     wanted = encoding.content_type if encoding is not None else None
     # Several may be allowed, with commas between: the first will do.
     wanted = wanted.partition(",")[0].strip() if wanted and "*" not in wanted else None
     if isinstance(value, list):
-        return [part for one in value for part in _multipart(name, one, encoding, is_file=is_file)]
-    if isinstance(value, Mapping) or (wanted is not None and is_json(bare_type(wanted)) and not is_file):
+        return [part for one in value for part in _multipart(name, one, encoding, file_type)]
+    if isinstance(value, Mapping) or (wanted is not None and is_json(bare_type(wanted)) and not file_type):
         return [(name, (None, json_text(value, name).encode(), wanted or "application/json"))]
     text = as_text(value, name)
-    if not is_file and wanted is None:
-        return [(name, (None, text.encode(), None))]
+    if file_type is None and (wanted is None or wanted.startswith("text/")):
+        return [(name, (None, text.encode(), wanted))]
     content, found = _content(text)
-    return [(name, (name, content, wanted or found or "application/octet-stream"))]
+    return [(name, (name, content, wanted or found or file_type))]
 
 
 def _content(text: str) -> tuple[bytes, str | None]:

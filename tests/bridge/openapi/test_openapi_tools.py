@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -338,6 +339,45 @@ async def test_the_encoding_of_a_form_is_followed(api: Connecting) -> None:
     async with api({"/x": {"post": {"operationId": "it", "requestBody": {"content": content}}}}) as toolset:
         received = await toolset.call("it", {"tags": ["a", "b,c"], "at": {"x": 1}, "raw": "a/b?c&d"})
     assert received.structured["body"] == "tags=a,b%2Cc&at%5Bx%5D=1&raw=a/b?c%26d"
+
+
+async def test_the_parts_of_a_multipart_body_have_the_types_and_styles_of_the_document(api: Connecting) -> None:
+    text, items = {"type": "string"}, {"type": "array", "items": {"type": "string"}}
+    properties = {
+        "note": text,
+        "tags": items,
+        "at": {"type": "object"},
+        "scan": {"contentMediaType": "image/png"},
+        "scans": {"type": "array", "items": {"type": "string", "contentMediaType": "image/png"}},
+    }
+    encoding = {
+        "note": {"contentType": "text/plain; charset=utf-8"},
+        "tags": {"style": "form", "explode": False},
+        "at": {"style": "deepObject", "explode": True},
+    }
+    media = {"schema": {"type": "object", "properties": properties}, "encoding": encoding}
+    content = {"multipart/form-data": media}
+    given = {"note": "a b", "tags": ["a", "b c"], "at": {"x": 1, "y": ["z"]}, "scan": "dots", "scans": ["more"]}
+    async with api({"/x": {"post": {"operationId": "it", "requestBody": {"content": content}}}}) as toolset:
+        received = (await toolset.call("it", given)).structured
+    assert received["form"] == [
+        ["note", "a b"],
+        ["tags", "a,b c"],
+        ["at[x]", "1"],
+        ["at[y][0]", "z"],
+        ["scan", ["scan", "image/png", base64.b64encode(b"dots").decode()]],
+        ["scans", ["scans", "image/png", base64.b64encode(b"more").decode()]],
+    ]
+    assert b"Content-Type: text/plain; charset=utf-8\r\n" in base64.b64decode(received["bytes"])
+
+
+async def test_a_required_multipart_body_without_a_part_has_its_content_type(api: Connecting) -> None:
+    content = {"multipart/form-data": {"schema": {"type": "object", "properties": {"note": {"type": "string"}}}}}
+    operation = {"operationId": "it", "requestBody": {"required": True, "content": content}}
+    async with api({"/x": {"post": operation}}) as toolset:
+        received = (await toolset.call("it", {})).structured
+    assert dict(received["headers"])["content-type"].startswith("multipart/form-data; boundary=")
+    assert received["form"] == []
 
 
 async def test_output_schemas_are_those_of_success(api: Connecting) -> None:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from ..guard.naming import numbered
 from ..toolsets.schema_checks import is_readable
 from ..toolsets.schema_parts import replaced, schemas_in
 from .document import Document
@@ -38,7 +39,7 @@ class View:
     """
 
     def __init__(self, document: Document, mark: Mark, *, is_strict: bool = False) -> None:
-        self._all = document.schemas
+        self._all = _with_heirs(document.schemas)
         self._mark = mark
         self._is_strict = is_strict
         self.definitions: dict[str, Schema | bool] = {
@@ -126,14 +127,9 @@ class View:
     def _told_apart(self, schema: Schema, discriminator: Any) -> Schema:
         """`schema`, whose `oneOf` has the discriminator, with its values in each choice."""
         choices = schema.get("oneOf")
-        name = discriminator.get("propertyName") if isinstance(discriminator, Mapping) else None
-        if not choices or not isinstance(name, str) or "anyOf" in schema:
+        name, named = _discriminating(discriminator)
+        if not choices or name is None or "anyOf" in schema:
             return schema
-        # The values of each schema, by the last step of its reference. A mapping may name a schema without a path.
-        named: dict[str, list[str]] = {}
-        mapping = discriminator.get("mapping")
-        for value, target in (mapping if isinstance(mapping, Mapping) else {}).items():
-            named.setdefault(str(target).rpartition("/")[2], []).append(str(value))
         rest = {key: value for key, value in schema.items() if key != "oneOf"}
         return {**rest, "anyOf": [self._with_values(one, name, named) for one in choices]}
 
@@ -167,6 +163,50 @@ class View:
                 return schema
             schema = self._all.get(schema["$ref"].removeprefix(PREFIX), True)
         return schema
+
+
+def _discriminating(discriminator: Any) -> tuple[str | None, dict[str, list[str]]]:
+    """The property, and the values of each schema by the last step of its reference: a mapping may name a schema
+    without a path."""
+    discriminator = discriminator if isinstance(discriminator, Mapping) else {}
+    name, mapping = discriminator.get("propertyName"), discriminator.get("mapping")
+    named: dict[str, list[str]] = {}
+    for value, target in (mapping if isinstance(mapping, Mapping) else {}).items():
+        named.setdefault(str(target).rpartition("/")[2], []).append(str(value))
+    return name if isinstance(name, str) else None, named
+
+
+def _with_heirs(schemas: Mapping[str, Schema | bool]) -> Mapping[str, Schema | bool]:
+    """`schemas`, where one with a discriminator and no choices is one of itself and what is made from it by `allOf`.
+
+    What it says itself gets a name of its own, which the others are made from. A mapping names those that count.
+    """
+    users: dict[str, list[str]] = {}
+    for name, schema in schemas.items():
+        for part in schema.get("allOf", ()) if isinstance(schema, dict) else ():
+            if isinstance(part, dict) and "$ref" in part:
+                users.setdefault(part["$ref"].removeprefix(PREFIX), []).append(name)
+    made, itself = dict(schemas), dict[str, str]()
+    for name, schema in schemas.items():
+        key, named = _discriminating(schema.get("discriminator")) if isinstance(schema, dict) else (None, {})
+        if not isinstance(schema, dict) or key is None or {"oneOf", "anyOf"} & schema.keys():
+            continue
+        below = list(users.get(name, ()))
+        for one in below:
+            below += [other for other in users.get(one, ()) if other not in below]
+        heirs = [one for one in below if one != name and (not named or one in named)]
+        if heirs:
+            own = itself[PREFIX + name] = PREFIX + numbered(f"{name}_itself", made)
+            made[own.removeprefix(PREFIX)] = schema
+            others = {"properties": {key: {"not": {"enum": [v for one in heirs for v in named.get(one, [one])]}}}}
+            choices = [{"allOf": [{"$ref": own}, others]}, *({"$ref": PREFIX + one} for one in heirs)]
+            made[name] = {"oneOf": choices, "discriminator": schema["discriminator"]}
+    for name, schema in made.items():
+        if isinstance(schema, dict) and "allOf" in schema:
+            references = [part.get("$ref") if isinstance(part, dict) else None for part in schema["allOf"]]
+            parts = zip(references, schema["allOf"], strict=True)
+            made[name] = {**schema, "allOf": [{**p, "$ref": itself[r]} if r in itself else p for r, p in parts]}
+    return made
 
 
 def without_echo(name: str, schema: Any) -> Any:

@@ -229,7 +229,7 @@ def _against_choices(error: ValidationError, root: Mapping[str, Any]) -> str:
 
     def misses(problems: list[ValidationError]) -> tuple[int, int, tuple[str, str]]:
         # A wrong value among fixed ones tells of another choice, more than anything else does.
-        fixed = sum(one.validator in {"enum", "const"} for one in problems)
+        fixed = sum(one.validator in {"enum", "const", "not"} for one in problems)
         return fixed, len(problems), min(map(_order, problems))
 
     least = min(near, key=misses)

@@ -502,6 +502,41 @@ async def test_a_discriminator_says_which_choice_a_value_is(
         assert not (await toolset.call("it", {"body": {"kind": cat, "id": "x"}})).is_error
 
 
+@pytest.mark.parametrize("mapping", [{}, {"mapping": {"Cat": "Cat", "Tabby": "#/components/schemas/Tabby"}}])
+async def test_a_discriminator_stands_for_the_schemas_that_inherit_from_it(
+    api: Connecting, mapping: dict[str, Any]
+) -> None:
+    def heir(of: str, **properties: Any) -> dict[str, Any]:
+        inner = {"type": "object", "properties": properties}
+        return {"allOf": [{"$ref": f"#/components/schemas/{of}"}, inner]}
+
+    schemas = {
+        "Pet": {
+            "type": "object",
+            "required": ["kind"],
+            "properties": {"kind": {"type": "string"}},
+            "discriminator": {"propertyName": "kind", **mapping},
+        },
+        "Cat": heir("Pet", lives={"type": "integer"}),
+        "Tabby": heir("Cat", stripes={"type": "integer"}, id={"type": "string", "readOnly": True}),
+    }
+    pet = {"$ref": "#/components/schemas/Pet"}
+    paths = {
+        "/pets": {"post": {"operationId": "add", **body(pet)}},
+        "/homes": {"post": {"operationId": "move", **body({"type": "object", "properties": {"pet": pet}})}},
+    }
+    async with api(paths, components={"schemas": schemas}) as toolset:
+        for name, argument in (("add", "body"), ("move", "pet")):
+            for given in ({"kind": "Tabby", "lives": 9, "stripes": 3}, {"kind": "Cat", "lives": 9}, {"kind": "other"}):
+                sent = await toolset.call(name, {argument: given})
+                assert not sent.is_error, sent.text
+            told = await toolset.call(name, {argument: {"kind": "Tabby", "stripes": "many"}})
+            assert f'{argument}.stripes is "many"; expected integer' in told.text
+            hidden = await toolset.call(name, {argument: {"kind": "Tabby", "id": "x"}})
+            assert hidden.error_kind == "invalid_arguments"
+        assert "stripes" in json.dumps(toolset.tools[0].input_schema)
+
+
 async def test_a_discriminator_that_only_the_server_sets_is_not_asked_for(api: Connecting) -> None:
     made = pets()
     for schema in made["components"]["schemas"].values():

@@ -227,6 +227,10 @@ class Place:
         name = Path(unquote(parts.path)).name if parts.scheme == "file" else public_url(self.document)
         return f"{name}#{self.pointer}" if self.pointer else name
 
+    def is_in(self, other: Place) -> bool:
+        """Whether it is that place, or below."""
+        return self.document == other.document and f"{self.pointer}/".startswith(f"{other.pointer}/")
+
     @property
     def steps(self) -> list[str]:
         return [step.replace("~1", "/").replace("~0", "~") for step in self.pointer.split("/")[1:]]
@@ -255,8 +259,18 @@ class References:
         else:
             uri = urldefrag(address).url if address else _IN_MEMORY
         self.root = Place(uri)
+        self._ids = self._with_ids(root)
         registry: Registry[Any] = Registry(retrieve=functools.cache(lambda uri: Resource.opaque(self._load(uri))))  # type: ignore[call-arg]
         self._registry = registry.with_resource(uri, Resource.opaque(root))
+
+    def _with_ids(self, root: Any) -> dict[str, Place]:
+        """The named schemas that have an `$id`, by what it says."""
+        node, place = root, self.root
+        for step in ("components", "schemas"):
+            node, place = node.get(step) if isinstance(node, Mapping) else None, place / step
+        named = node.items() if isinstance(node, Mapping) else ()
+        ids = {name: one.get("$id") for name, one in named if isinstance(one, Mapping)}
+        return {one.rstrip("#"): place / name for name, one in ids.items() if isinstance(one, str)}
 
     def follow(self, node: Any, place: Place) -> tuple[Any, Place]:
         """`node` and where it stands, or what its `$ref` leads to in the end. Raises `SourceError`."""
@@ -282,15 +296,26 @@ class References:
     def locate(self, reference: str, place: Place) -> Place:
         """The place that `reference` names, whether or not something is there."""
         relative, fragment = urldefrag(reference)
-        if relative and place.document == _IN_MEMORY and not urlsplit(relative).scheme:
+        name, around = next((one for one in self._ids.items() if place.is_in(one[1])), ("", Place(place.document)))
+        base = self._ids.get(relative, self._ids.get(urljoin(name, relative))) if relative else around
+        if base is None and place.document == _IN_MEMORY and not urlsplit(relative).scheme:
             raise NotFollowed(
                 f"{place}: $ref {reference!r} names a file, but the document was given as a value; give its path"
             )
-        document = urldefrag(urljoin(place.document, relative)).url if relative else place.document
+        base = base or Place(urldefrag(urljoin(place.document, relative)).url)
         pointer = unquote(fragment)
         if pointer and not pointer.startswith("/"):
-            return self._anchor(pointer, Place(document), place)
-        return Place(document, pointer)
+            return self._anchor(pointer, Place(base.document), place)
+        inside = Place(base.document, base.pointer + pointer)
+        # By the letter, an `$id` is a root of its own; many count from the document there, too.
+        return inside if relative or not base.pointer or self._has(inside) else Place(base.document, pointer)
+
+    def _has(self, place: Place) -> bool:
+        try:
+            self._registry.resolver().lookup(f"{place.document}#{place.pointer}")
+        except Unresolvable:
+            return False
+        return True
 
     def _anchor(self, name: str, document: Place, place: Place) -> Place:
         root, _ = self.target(document.document, place)

@@ -229,6 +229,35 @@ def test_references_to_urls_are_not_fetched_without_being_asked(tmp_path: Path) 
         read_document(made, follow_urls=True)
 
 
+@pytest.mark.parametrize("address", ["https://shop.example/order", "order", "tag:shop.example,2024:order"])
+def test_a_schema_is_found_by_its_id_and_counts_references_from_itself(address: str) -> None:
+    order = {
+        "$id": address,
+        "properties": {
+            "line": {"$ref": "#/$defs/Line"},
+            "next": {"$ref": "#"},
+            "size": {"$ref": "#/components/schemas/Size"},
+        },
+        "$defs": {"Line": {"type": "string"}},
+    }
+    schemas = {
+        "Order": order,
+        "Size": {"type": "integer"},
+        "One": {"$ref": address},
+        "Line": {"$ref": f"{address}#/$defs/Line"},
+    }
+    made = with_schemas(schemas, openapi="3.1.0")
+    assert not made.broken
+    assert made.resolve(made.schemas["One"]) == made.schemas["Order"]
+    assert made.resolve(made.schemas["Line"]) == {"type": "string"}
+    read = made.schemas["Order"]
+    assert isinstance(read, dict)
+    properties = read["properties"]
+    assert made.resolve(properties["line"]) == {"type": "string"}
+    assert properties["next"] == {"$ref": "#/$defs/Order"}
+    assert made.resolve(properties["size"]) == {"type": "integer"}
+
+
 def test_an_anchor_is_found() -> None:
     made = with_schemas({"A": {"$ref": "#money"}, "B": {"$anchor": "money", "type": "number"}}, openapi="3.1.0")
     assert made.closed({"$ref": "#/$defs/A"}) == {"type": "number"}

@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote
 
 from .arguments import BodyPlan, Plan, bare_type, is_json
 from .document import Encoding, Operation, Parameter
+from .schemas import Schema
 
 _RESERVED = ":/?@!$'()*,;"
 """What `allowReserved` leaves as it is; `&`, `=`, `+`, `#`, `[` and `]` would change the query around the value."""
@@ -245,29 +246,30 @@ def _written(plan: BodyPlan, value: Any) -> Body:
     return Body(parts=parts) if parts else Body(b"--empty--\r\n", "multipart/form-data; boundary=empty")
 
 
-def _has_style(encoding: Encoding | None) -> bool:
+def has_style(encoding: Encoding | None) -> bool:
+    """Whether a property of a form is written like a parameter, also where it is an object."""
     return encoding is not None and (encoding.style is not None or encoding.explode is not None)
 
 
+def form_parameter(name: str, encoding: Encoding | None, schema: Schema | bool = True) -> Parameter:
+    """The parameter that a property of a form is written like."""
+    encoding = encoding or Encoding()
+    style = encoding.style or "form"
+    explode = encoding.explode if encoding.explode is not None else style in {"form", "deepObject"}
+    return Parameter(name, "query", False, schema, style, explode, allow_reserved=encoding.allow_reserved)
+
+
 def _form_pairs(name: str, value: Any, encoding: Encoding | None) -> list[str]:
-    if isinstance(value, Mapping) and not _has_style(encoding):
+    if isinstance(value, Mapping) and not has_style(encoding):
         value = json_text(value, name)
-    style = (encoding.style if encoding is not None else None) or "form"
-    explode = (
-        encoding.explode if encoding is not None and encoding.explode is not None else style in {"form", "deepObject"}
-    )
-    reserved = encoding is not None and encoding.allow_reserved
-    return query_parts(
-        Parameter(name, "query", required=False, schema=True, style=style, explode=explode, allow_reserved=reserved),
-        value,
-    )
+    return query_parts(form_parameter(name, encoding), value)
 
 
 def _multipart(name: str, value: Any, encoding: Encoding | None, file_type: str | None) -> list[Part]:
     """`file_type`: the media type of files, which have a file name, and are bytes."""
     if value is None:
         return []
-    if file_type is None and _has_style(encoding):
+    if file_type is None and has_style(encoding):
         pairs = [map(unquote, pair.partition("=")[::2]) for pair in _form_pairs(name, value, encoding)]
         return [(key, (None, text.encode(), None)) for key, text in pairs]
     wanted = encoding.content_type if encoding is not None else None

@@ -10,11 +10,10 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
-from http.cookies import SimpleCookie
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, unquote_plus, urlsplit
 
 from python_multipart import parse_form
 from python_multipart.multipart import parse_options_header
@@ -25,6 +24,7 @@ from starlette.routing import Route
 
 from mcp_bridge.openapi.document import MediaType, Parameter
 from mcp_bridge.openapi.references import strict_json
+from mcp_bridge.openapi.requests import form_parameter, has_style
 from mcp_bridge.openapi.tools import OperationTool
 
 from .access import brought
@@ -59,7 +59,7 @@ class HttpFace:
         found = [(tool, match) for pattern, tool in self._routes if (match := pattern.fullmatch(path))]
         for tool, match in found:
             if tool.operation.method == method.lower():
-                return self._call(tool, [unquote(value) for value in match.groups()], query, headers, content)
+                return self._call(tool, list(match.groups()), query, headers, content)
         if found:
             methods = ", ".join(tool.operation.method.upper() for tool, _ in found)
             return Reply(405, {"message": f"{method} is not among {methods}"})
@@ -68,53 +68,44 @@ class HttpFace:
     def _call(
         self, tool: OperationTool, path: list[str], query: str, headers: Mapping[str, str], content: bytes
     ) -> Reply:
-        pairs = parse_qsl(query, keep_blank_values=True)
+        pairs = _fields(query)
         credentials = brought(self._twin.blueprint.document, headers, pairs)
         in_path = dict(zip(names_of(tool.operation.path), path, strict=True))
         arguments: dict[str, Any] = {}
-        for argument, parameter in tool.plan.parameters.items():
-            value = self._value(parameter, in_path, pairs, headers)
-            if value is not NOTHING:
-                arguments[argument] = value
         try:
+            for argument, parameter in tool.plan.parameters.items():
+                value = self._value(parameter, in_path, pairs, headers)
+                if value is not NOTHING:
+                    arguments[argument] = value
             arguments |= self._body(tool, headers, content)
         except ValueError as problem:
-            return self._twin.refuse(tool.operation, Problem(_BAD_REQUEST, f"The body cannot be read: {problem}"))
+            return self._twin.refuse(tool.operation, Problem(_BAD_REQUEST, f"The request cannot be read: {problem}"))
         invalid = _UNPROCESSABLE if content else _BAD_REQUEST
         return self._twin.perform_tool(tool, arguments, invalid, credentials)
 
     def _value(
-        self, parameter: Parameter, path: Mapping[str, str], query: list[tuple[str, str]], headers: Mapping[str, str]
+        self, parameter: Parameter, path: Mapping[str, str], query: list[Field], headers: Mapping[str, str]
     ) -> Any:
-        shape = self._shapes.of(parameter.schema)
+        """The value of a parameter, read as `mcp_bridge.openapi.requests` writes it."""
+        name, schema, exploded, between = parameter.name, parameter.schema, parameter.explode, ","
+        read: Read = unquote
+        if parameter.location == "query":
+            return value_among(self._shapes, parameter, query, unquote_plus)
         if parameter.location == "path":
-            return typed(self._shapes, parameter.schema, path[parameter.name])
-        if parameter.location == "header":
-            given = headers.get(parameter.name.lower())
-            return NOTHING if given is None else typed(self._shapes, parameter.schema, given)
-        if parameter.location == "cookie":
-            kept = SimpleCookie(headers.get("cookie", "")).get(parameter.name)
-            return NOTHING if kept is None else typed(self._shapes, parameter.schema, kept.value)
-        if shape.kind == "object" and parameter.content_type is None:
-            fields = {key: value for key, value in query if key.startswith(f"{parameter.name}[")}
-            found = {key[len(parameter.name) + 1 : -1]: value for key, value in fields.items()}
-            if not found and parameter.explode:  # `color=red&size=3`
-                found = {key: value for key, value in query if key in shape.properties}
-            elif not found:  # `filter=color,red,size,3`
-                parts = next((value.split(",") for key, value in query if key == parameter.name), [])
-                found = dict(zip(parts[::2], parts[1::2], strict=False))
-            return {
-                key: typed(self._shapes, shape.properties.get(key, True), value) for key, value in found.items()
-            } or NOTHING
-        values = [value for key, value in query if key in (parameter.name, f"{parameter.name}[]")]
-        if not values:
+            text: str | None = path[name]
+        elif parameter.location == "header":
+            text, read = headers.get(name.lower()), str.strip
+        else:
+            text, exploded = dict(_fields(headers.get("cookie", "").replace("; ", ";"), ";")).get(name), False
+        if text is None:
             return NOTHING
-        if shape.kind != "array":
-            return typed(self._shapes, parameter.schema, values[-1])
-        if not parameter.explode:
-            separator = {"spaceDelimited": " ", "pipeDelimited": "|"}.get(parameter.style, ",")
-            values = [one for value in values for one in value.split(separator)]
-        return [typed(self._shapes, shape.items, value) for value in values]
+        if parameter.content_type is not None:
+            return typed(self._shapes, schema, read(text))
+        if parameter.style == "matrix":  # `;a=1;b=2`
+            return value_among(self._shapes, parameter, _fields(text, ";"), unquote)
+        if parameter.style == "label":
+            text, between = text.removeprefix("."), "." if exploded else ","
+        return _split(self._shapes, schema, text, between, read, exploded=exploded)
 
     def _body(self, tool: OperationTool, headers: Mapping[str, str], content: bytes) -> dict[str, Any]:
         """The arguments that the body holds. Raises `ValueError`."""
@@ -122,7 +113,7 @@ class HttpFace:
         if plan is None or not content:
             return {}
         if plan.kind == "raw":
-            return {str(plan.whole): content.decode()}
+            return {str(plan.whole): _file_text(content)}
         value = body_value(self._shapes, tool, headers.get("content-type", "application/json"), content)
         if plan.whole is not None:
             return {plan.whole: value}
@@ -165,16 +156,79 @@ _MULTIPART = "multipart/form-data"
 Field = tuple[str, str]
 """Name and text, as it was sent."""
 
+Read = Callable[[str], str]
+"""Decodes a text."""
+
+_STEP = re.compile(r"\[([^\[\]]*)\]")
+_DEEPEST = 50
+
 
 def body_value(shapes: Shapes, tool: OperationTool, content_type: str, content: bytes) -> Any:
     """The value of a body: JSON, or an object of the fields of a form. Raises `ValueError`."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == FORM:
-        pairs = parse_qsl(content.decode(), keep_blank_values=True)
-        return _object(shapes, _media(tool, kind), pairs)
+        return _object(shapes, _media(tool, kind), _fields(content.decode()), unquote_plus)
     if kind == _MULTIPART:
-        return _object(shapes, _media(tool, kind), _parts(content_type, content))
+        return _object(shapes, _media(tool, kind), _parts(content_type, content), str)
     return _loaded(content)
+
+
+def _fields(text: str, between: str = "&") -> list[Field]:
+    """The pairs of a query, a form or a cookie; only the names are decoded."""
+    pairs = [one.partition("=") for one in text.split(between) if one]
+    return [(unquote_plus(name), value) for name, _, value in pairs]
+
+
+def value_among(shapes: Shapes, parameter: Parameter, fields: Sequence[Field], read: Read) -> Any:
+    """The value of a parameter that has fields of its own; `NOTHING` where it has none. Raises `ValueError`."""
+    name, shape = parameter.name, shapes.of(parameter.schema)
+    inside = [(_STEP.findall(key[len(name) :]), read(text)) for key, text in fields if key.startswith(f"{name}[")]
+    if inside:
+        return _deep(shapes, parameter.schema, inside)
+    texts = [text for key, text in fields if key == name]
+    if not texts:
+        spread = parameter.explode and parameter.content_type is None and shape.kind == "object"
+        found = {key: text for key, text in fields if spread and key in shape.properties}  # `color=red&size=3`
+        return {key: typed(shapes, shape.properties[key], read(text)) for key, text in found.items()} or NOTHING
+    if parameter.content_type is not None:
+        return typed(shapes, parameter.schema, read(texts[-1]))
+    if not parameter.explode:
+        between = {"spaceDelimited": " ", "pipeDelimited": "|"}.get(parameter.style, ",")
+        return _split(shapes, parameter.schema, texts[-1], between, read)
+    if shape.kind == "array" or (len(texts) > 1 and "array" in shape.kinds):
+        return [typed(shapes, shape.items, read(text)) for text in texts]
+    return typed(shapes, parameter.schema, read(texts[-1]))
+
+
+def _deep(shapes: Shapes, schema: Any, fields: Sequence[tuple[list[str], str]]) -> Any:
+    """The value of `[lines][0][price]=5` and the like: the steps to each text below it."""
+    shape = shapes.of(schema)
+    texts = [text for steps, text in fields if not "".join(steps)]
+    groups: dict[str, list[tuple[list[str], str]]] = {}
+    for steps, text in fields:
+        if len(steps) > _DEEPEST:
+            raise ValueError("it is nested too deeply")
+        if "".join(steps):
+            groups.setdefault(steps[0], []).append((steps[1:], text))
+    if shape.kind == "array":
+        inner = [_deep(shapes, shape.items, group) for group in groups.values()]
+        return [*(typed(shapes, shape.items, text) for text in texts), *inner]
+    if groups:
+        return {step: _deep(shapes, shape.properties.get(step, shape.open), group) for step, group in groups.items()}
+    return typed(shapes, schema, texts[-1])
+
+
+def _split(shapes: Shapes, schema: Any, text: str, between: str, read: Read, *, exploded: bool = False) -> Any:
+    """The value of `a,b` as a list and of `x,1,y,2` or, `exploded`, of `x=1,y=2` as an object."""
+    shape = shapes.of(schema)
+    # Many clients encode the commas, too.
+    parts = [read(one) for one in text.split(between)] if between in text else read(text).split(between)
+    if shape.kind == "array":
+        return [typed(shapes, shape.items, one) for one in parts]
+    if shape.kind != "object":
+        return typed(shapes, schema, read(text))
+    pairs = [one.partition("=")[::2] for one in parts] if exploded else zip(parts[::2], parts[1::2], strict=False)
+    return {key: typed(shapes, shape.properties.get(key, True), one) for key, one in pairs}
 
 
 def typed(shapes: Shapes, schema: Any, text: str) -> Any:
@@ -182,8 +236,6 @@ def typed(shapes: Shapes, schema: Any, text: str) -> Any:
     shape = shapes.of(schema)
     if "string" in shape.kinds and shape.typed:
         return text
-    if shape.kind == "array":
-        return [typed(shapes, shape.items, one) for one in text.split(",")]
     try:
         found = _loaded(text)
     except ValueError:
@@ -204,27 +256,29 @@ def _media(tool: OperationTool, kind: str) -> MediaType | None:
     return named.get(kind) or body.content.get(plan.media_type)
 
 
-def _object(shapes: Shapes, media: MediaType | None, fields: Sequence[Field]) -> dict[str, Any]:
+def _object(shapes: Shapes, media: MediaType | None, fields: Sequence[Field], read: Read) -> dict[str, Any]:
+    """The fields of a form as an object. `read`: `str` for the parts of a multipart body."""
     properties = shapes.of(media.schema).properties if media is not None else {}
     found: dict[str, Any] = {}
-    for name, text in fields:
-        schema = properties.get(name, properties.get(name.removesuffix("[]"), True))
-        shape = shapes.of(schema)
-        if shape.kind == "array":
-            # A part of its own for each item, or one with all of them as JSON.
-            whole = _as_json(text)
-            items = whole if isinstance(whole, list) else [typed(shapes, shape.items, text)]
-            found.setdefault(name.removesuffix("[]"), []).extend(items)
+    left = list(fields)
+    for name, schema in properties.items():
+        encoding = media.encoding.get(name) if media is not None else None
+        own = [one for one in fields if one[0] == name or one[0].startswith(f"{name}[")]
+        left = [one for one in left if one not in own]
+        is_json = read is str and encoding is not None and "json" in (encoding.content_type or "")
+        is_list = shapes.of(schema).kind == "array"
+        # A part of its own for each item, or one with all of them as JSON.
+        whole = _as_json(read(own[0][1])) if is_list and len(own) == 1 else None
+        values = [_loaded(text) for _, text in own] if is_json else []
+        parameter = form_parameter(name, encoding, schema)
+        if isinstance(whole, list):
+            value = whole
+        elif values:
+            value = values if is_list else values[-1]
         else:
-            found[name] = _unquoted(shapes, schema, text, media, name)
-    return found
-
-
-def _unquoted(shapes: Shapes, schema: Any, text: str, media: MediaType | None, name: str) -> Any:
-    encoding = media.encoding.get(name) if media is not None else None
-    if encoding is not None and "json" in (encoding.content_type or ""):
-        return _loaded(text)
-    return typed(shapes, schema, text)
+            value = value_among(shapes, parameter, fields if has_style(encoding) else own, read)
+        found |= {} if value is NOTHING else {name: value}
+    return {name: typed(shapes, True, read(text)) for name, text in left} | found
 
 
 def _parts(content_type: str, content: bytes) -> list[Field]:

@@ -63,6 +63,80 @@ async def test_parameters_in_cookies_and_objects_in_the_query_reach_the_twin(for
         assert not found.is_error, found.text
 
 
+WORDS, NUMBERS = ({"type": "array", "items": {"type": kind}} for kind in ("string", "integer"))
+FLAT = {"type": "object", "properties": {"a": {"type": "string"}, "n": {"type": "integer"}}}
+NESTED = {"type": "object", "properties": {"o": FLAT, "l": WORDS, "lines": {"type": "array", "items": FLAT}}}
+VALUES: list[tuple[dict[str, Any], Any]] = [
+    ({"type": "integer"}, 5),
+    (NUMBERS, [1, 2]),
+    (WORDS, ["x y", "z%2F"]),
+    (FLAT, {"a": "q", "n": 3}),
+]
+DEEP = [(NESTED, {"o": {"a": "x", "n": 3}, "l": ["a", "b"], "lines": [{"a": "1"}, {"n": 2}]}), (WORDS, ["a", "b"])]
+
+
+def cases() -> list[tuple[str, str, dict[str, Any], dict[str, Any], Any]]:
+    """Where a value stands, its media type, its style, its schema and the value."""
+    styles = {
+        "path": ("simple", "label", "matrix"),
+        "query": ("form", "spaceDelimited", "pipeDelimited"),
+        "header": ("simple",),
+        "cookie": ("form",),
+    }
+    made: list[Any] = [
+        (place, "", {"style": style, "explode": explode}, *value)
+        for place, names in styles.items()
+        for style in names
+        for explode in (False, True)
+        for value in VALUES
+        if "Delimited" not in style or value[1] in ([1, 2], {"a": "q", "n": 3})
+    ]
+    deep = {"style": "deepObject", "explode": True}
+    made += [("query", "", deep, *value) for value in DEEP]
+    made += [("query", "", {"style": "form", "explode": False}, WORDS, ["a,b", "c"])]
+    for kind in ("application/x-www-form-urlencoded", "multipart/form-data"):
+        made += [("body", kind, deep, *value) for value in (*DEEP, VALUES[3])]
+        made += [("body", kind, {"style": "form", "explode": False}, WORDS, ["a", "b"])]
+        made += [("body", kind, {}, *value) for value in (*VALUES, DEEP[0])]
+    made += [("raw", "application/octet-stream", {}, {}, "data:application/octet-stream;base64,/w==")]
+    return made
+
+
+async def test_the_twin_reads_every_style_that_the_live_source_writes() -> None:
+    paths: dict[str, Any] = {}
+    for number, (place, kind, style, schema, value) in enumerate(cases()):
+        only = {**schema, "const": value}
+        post: dict[str, Any] = {"operationId": f"op{number}", "responses": {"204": {"description": ""}}}
+        path = f"/op{number}"
+        if place == "raw":
+            post["requestBody"] = {"required": True, "content": {kind: {"schema": only}}}
+        elif place == "body":
+            whole = {"type": "object", "required": ["it"], "properties": {"it": only}}
+            media = {"schema": whole, **({"encoding": {"it": style}} if style else {})}
+            post["requestBody"] = {"required": True, "content": {kind: media}}
+        else:
+            post["parameters"] = [{"name": "it", "in": place, "required": True, "schema": only, **style}]
+            path += "/{it}" if place == "path" else ""
+        paths[path] = {"post": post}
+    document = {"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": paths}
+    async with served(ApiTwin(document)) as url, connect({"openapi": document, "base_url": url}) as live:
+        for number, case in enumerate(cases()):
+            done = await live.call(f"op{number}", {"body" if case[0] == "raw" else "it": case[-1]})
+            assert not done.is_error, (case, done.text)
+
+
+async def test_a_form_may_spread_an_object_over_brackets_where_the_document_says_nothing() -> None:
+    row = {"type": "object", "properties": {"id": {"type": "integer", "readOnly": True}, "metadata": FLAT}}
+    made = {"201": {"description": "", "content": {"application/json": {"schema": row}}}}
+    body = {"content": {"application/x-www-form-urlencoded": {"schema": row}}}
+    paths = {"/rows": {"post": {"operationId": "make", "requestBody": body, "responses": made}}}
+    twin = ApiTwin({"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": paths})
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(http_app(twin)), base_url="http://rows") as client:
+        done = await client.post("/rows", data={"metadata[a]": "x", "metadata[n]": "3"})
+        assert (done.status_code, done.json()["metadata"]) == (201, {"a": "x", "n": 3})
+        assert (await client.post("/rows", data={"metadata" + "[a]" * 1000: "x"})).status_code in (400, 422)
+
+
 @pytest.mark.parametrize(
     ("document", "base", "count"), [(SHOP, "", 200), (GITEA, "/api/v1", 150)], ids=["shop", "gitea"]
 )

@@ -44,8 +44,6 @@ _VALUE = r"(?=(?P<value>\"[^\"]*\"|'[^']*'|[^\s&;,\"'}]+))"
 _ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)[\"']?\s*[=:]\s*" + _VALUE)
 _FLAG_IN_TEXT = re.compile(r"(?<![^\s\"'])--?(?P<name>[A-Za-z][\w-]*)\s+(?!--)" + _VALUE)
 _SCHEME_AND_TOKEN = re.compile(r"\b(?:bearer|basic)\s+(?P<value>[^\s\"',;]+)", flags=re.IGNORECASE)
-_WITH_BACKSLASH = frozenset('"\\/')
-"""What JSON lets stand behind a backslash as it is."""
 # A password may hold `/`, `?` and `#` as they are; what looks like a port begins no password then.
 _USERINFO = re.compile(r"(?<=://)(?P<value>[^/\s?#\"']+|[^/\s?#\"':@]+:(?!\d+[/?#])[^\s\"'@]+)(?=@)")
 
@@ -135,9 +133,9 @@ def whole(secret: str) -> str:
 
 
 def escaped(secrets: Iterable[str]) -> re.Pattern[str] | None:
-    """What matches secrets also inside a regular expression, such as the `pattern` of a schema: each language escapes
-    other letters there. None where no secret has a letter that is escaped."""
-    letters = [re.sub(r"\W", r"\\\\*\\\g<0>", one) for one in secrets if re.fullmatch(r"\w+", one) is None]
+    """What matches secrets also inside a regular expression, such as the `pattern` of a schema, and inside JSON: each
+    language escapes other letters there, such as PHP `\\/` and .NET `\\u002B`. None where none has such a letter."""
+    letters = [re.sub(r"\W", _escaped_letter, one) for one in secrets if re.fullmatch(r"\w+", one) is None]
     return re.compile("|".join(letters)) if letters else None
 
 
@@ -195,20 +193,8 @@ def redacted_command(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def escaped_in_json(secret: str) -> re.Pattern[bytes] | None:
-    """What matches a secret in JSON however it was escaped there, of the letters that writers of JSON do escape: PHP's
-    has `\\/`, that of .NET `\\u002B`. None where it has no such letter."""
-    if secret.isascii() and secret.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        return None
-    return re.compile("".join(map(_in_json, secret)).encode())
-
-
-def _in_json(letter: str) -> str:
-    if letter.isascii() and letter.isalnum():
-        return letter
-    units = letter.encode("utf-16-be", "surrogatepass").hex()
-    forms = [re.escape(letter), "".join(rf"\\u(?i:{units[at : at + 4]})" for at in range(0, len(units), 4))]
-    return f"(?:{'|'.join([*forms, *([re.escape(chr(92) + letter)] if letter in _WITH_BACKSLASH else [])])})"
+def _escaped_letter(letter: re.Match[str]) -> str:
+    return rf"(?:\\*{re.escape(letter[0])}|\\u(?i:{ord(letter[0]):04x}))"
 
 
 def _follow_secret_flag(arguments: Sequence[str]) -> Iterator[bool]:
@@ -300,6 +286,10 @@ class Hiding:
         if "content" in changed:
             changed["content"] = tuple(changed["content"])
         return result.model_copy(update=changed) if changed else result
+
+    def text(self, text: str) -> str:
+        """The text without credentials."""
+        return str(self._hidden(text)) if self._knows_any() else text
 
     def tool(self, tool: Tool) -> Tool:
         """The tool without credentials in its description and schemas."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.cookiejar
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ from urllib.parse import quote, urljoin
 
 import httpx
 
-from ..access.redaction import HIDDEN, escaped_in_json, is_weak, redacted, warn_of_weak, whole
+from ..access.redaction import Hiding, redacted
 from ..access.settings import environment_proxy
 from ..errors import CallTimeout, ToolFailure
 from ..ledger import current_call
@@ -58,8 +57,8 @@ class Caller:
         self._base = httpx.URL(base_url)
         self._credentials = credentials
         self._maker = maker
-        self._secrets = {*spec.secrets, *credentials.secrets}
-        warn_of_weak(credentials.secrets, spec.label)
+        self._secrets = tuple(dict.fromkeys((*spec.secrets, *credentials.secrets)))
+        self._hiding = Hiding(lambda: self._secrets, spec.label)
         self._tokens: dict[tuple[str, tuple[str, ...]], Tokens] = {}
         limits = httpx.Limits(
             max_connections=_MOST_CONNECTIONS,
@@ -109,13 +108,15 @@ class Caller:
         try:
             answer = await self._answer(request, access, cookies, tool.operation, where)
             has_credentials = self._spec.headers or access.headers or access.query or access.cookies
-            return to_result(
+            result = to_result(
                 answer,
                 where,
                 needs="" if has_credentials else self._credentials.missing(tool.operation),
                 declared=str(answer.status) in tool.operation.responses,
                 prune=lambda value: self._maker.pruned(tool.operation, answer.status, value),
+                hide=self._hiding.text,
             )
+            return self._hiding.result(result)
         except ToolFailure as failure:
             failure.args = (redacted(str(failure), self._secrets),)
             raise
@@ -158,9 +159,14 @@ class Caller:
             else:
                 wanted = scopes if one.scope is None else tuple(one.scope.split())
                 if (name, wanted) not in self._tokens:
-                    self._tokens[name, wanted] = Tokens(one, wanted, self._secrets.add)
+                    self._tokens[name, wanted] = Tokens(one, wanted, self._learn)
                 access.auth = self._tokens[name, wanted]
         return access
+
+    def _learn(self, secret: str) -> None:
+        # A new tuple, by which it is seen that there is more to hide.
+        if secret not in self._secrets:
+            self._secrets = (*self._secrets, secret)
 
     async def _answer(
         self, request: httpx.Request, access: _Access, cookies: httpx.Cookies, operation: Operation, where: str
@@ -189,9 +195,7 @@ class Caller:
         except httpx.RequestError as problem:
             raise ToolFailure(f"{where} was cut off: {_words(problem)}", delivery="unknown") from None
         headers = {name.lower(): value for name, value in response.headers.items()}
-        if "location" in headers:  # the one that the policy may read
-            headers["location"] = redacted(headers["location"], self._hidden)
-        return Answer(response.status_code, headers, self._without_secrets(content)), response
+        return Answer(response.status_code, headers, content), response
 
     async def _read(self, response: httpx.Response, where: str) -> bytes:
         most = self._spec.options.max_answer_bytes
@@ -207,20 +211,6 @@ class Caller:
                 )
             chunks.append(chunk)
         return b"".join(chunks)
-
-    @property
-    def _hidden(self) -> list[str]:
-        """The secrets that are hidden in results; the longest first, so that none is left in part."""
-        return sorted((one for one in self._secrets if not is_weak(one)), key=len, reverse=True)
-
-    def _without_secrets(self, content: bytes) -> bytes:
-        """Some APIs repeat the request, credentials included, and many write `/` or `+` as an escape in their JSON."""
-        for secret in self._hidden:
-            if secret.encode() in content:
-                content = re.sub(whole(secret).encode(), HIDDEN.encode(), content)
-            if b"\\" in content and (escaped := escaped_in_json(secret)) is not None:
-                content = escaped.sub(HIDDEN.encode(), content)
-        return content
 
     def _redirected(
         self, request: httpx.Request, response: httpx.Response, answer: Answer, cookies: httpx.Cookies, where: str

@@ -61,28 +61,30 @@ def to_result(
     needs: str,
     declared: bool,
     prune: Callable[[Any], Any] | None = None,
+    hide: Callable[[str], str] = str,
     tells_401: bool = False,
 ) -> ToolResult:
     """What the policy reads. `operation`: for messages. `needs`: which credentials are missing, "" where none is.
-    `declared`: the document has this status. `prune`: takes out what the policy must not see. `tells_401`: the policy
-    reads that the caller is not known, in place of a failure: a simulated caller has no credentials on purpose.
+    `declared`: the document has this status. `prune`: takes out what the policy must not see. `hide`: takes the
+    secrets out of a text that is cut. `tells_401`: the policy reads that the caller is not known, in place of a
+    failure: a simulated caller has no credentials on purpose.
 
     Raises `ToolFailure` for what the policy did not cause: missing credentials, an overloaded or broken server,
     an answer that is not what it says.
     """
     if 200 <= answer.status < 300 or (300 <= answer.status < 400 and declared):
-        structured, text = _content(answer, operation)
+        structured, text = _content(answer, operation, hide)
         if prune is not None and structured is not None:
             structured = prune(structured)
             text = compact_json(structured)
         return ToolResult(text=text or _done(answer), structured=structured)
     if not (tells_401 and answer.status == 401):
-        _refuse_failures(answer, operation, needs)
-    structured, text = _content(answer, operation, is_error=True)
+        _refuse_failures(answer, operation, needs, hide)
+    structured, text = _content(answer, operation, hide, is_error=True)
     return error(f"{answer.line}: {text}" if text else answer.line, "tool_error", structured=structured)
 
 
-def _refuse_failures(answer: Answer, operation: str, needs: str) -> None:
+def _refuse_failures(answer: Answer, operation: str, needs: str, hide: Callable[[str], str]) -> None:
     where = f"{operation} was answered with {answer.line}"
     wait = answer.retry_after_s
     if answer.status == 429 or (answer.status == 503 and wait is not None):
@@ -95,17 +97,17 @@ def _refuse_failures(answer: Answer, operation: str, needs: str) -> None:
         )
     if answer.status == 401 or (answer.status == 403 and needs):
         fix = f'; it needs {needs}, set in "auth" or "headers"' if needs else '; check the credentials in "auth"'
-        raise ToolFailure(f"{where}{fix}: {_start(answer)}", delivery="answered")
+        raise ToolFailure(f"{where}{fix}: {_start(answer, hide)}", delivery="answered")
     if answer.status < 400 or answer.status in _NOT_THE_MODELS:
-        raise ToolFailure(f"{where}, which no other arguments can change: {_start(answer)}", delivery="answered")
+        raise ToolFailure(f"{where}, which no other arguments can change: {_start(answer, hide)}", delivery="answered")
     if answer.status >= 500:
         lost = answer.status in _LOST_BEHIND_A_GATEWAY
-        raise ToolFailure(f"{where}: {_start(answer)}", delivery="unknown" if lost else "answered")
+        raise ToolFailure(f"{where}: {_start(answer, hide)}", delivery="unknown" if lost else "answered")
 
 
-def _start(answer: Answer) -> str:
+def _start(answer: Answer, hide: Callable[[str], str]) -> str:
     """The beginning of an answer, for messages."""
-    text = answer.content[:2000].decode("utf-8", errors="replace").strip()
+    text = hide(answer.content[:2000].decode("utf-8", errors="replace")).strip()
     return f"{text[:300]}..." if len(text) > 300 else text or "(no text)"
 
 
@@ -114,7 +116,7 @@ def _done(answer: Answer) -> str:
     return f"{answer.line}, Location: {location}" if location else f"{answer.line} (empty)"
 
 
-def _content(answer: Answer, operation: str, *, is_error: bool = False) -> tuple[Any, str]:
+def _content(answer: Answer, operation: str, hide: Callable[[str], str], *, is_error: bool = False) -> tuple[Any, str]:
     """The value, where the answer is JSON, and the text."""
     if not answer.content.strip():
         return None, ""
@@ -128,7 +130,7 @@ def _content(answer: Answer, operation: str, *, is_error: bool = False) -> tuple
             if bare and not is_error:
                 raise ToolFailure(
                     f"{operation} answered {answer.line} as {bare}, but that is not valid JSON ({problem}): "
-                    f"{_start(answer)}",
+                    f"{_start(answer, hide)}",
                     delivery="answered",
                 ) from None
     if not bare or bare.startswith("text/") or bare.endswith("+xml") or bare in _TEXTS or is_json(bare):

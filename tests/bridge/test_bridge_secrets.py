@@ -280,6 +280,12 @@ JSON_VALUES = st.recursive(
 )
 
 
+@pytest.mark.parametrize("written", ["k/3+Q=8z-9", "k\\/3+Q=8z-9", "k/3\\u002BQ\\u003d8z-9", "k\\u002f3+Q=8z\\u002D9"])
+def test_a_secret_is_hidden_however_the_json_around_it_is_escaped(written: str) -> None:
+    hiding = Hiding(lambda: ("k/3+Q=8z-9",), "a")
+    assert hiding.text(f'{{"key": "{written}"}}') == '{"key": "***"}'
+
+
 @given(JSON_VALUES, st.text())
 def test_no_value_however_deep_keeps_a_credential_and_all_else_stays(value: Any, text: str) -> None:
     result = ToolResult(text=text, structured=value)

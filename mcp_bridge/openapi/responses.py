@@ -13,8 +13,8 @@ from typing import Any
 from ..errors import ToolFailure
 from ..records import ToolResult
 from ..toolsets.results import compact_json, error
-from .arguments import bare_type, is_json
 from .references import strict_json
+from .requests import bare_type, is_json
 
 _TEXTS = ("application/xml", "application/yaml", "application/javascript", "application/x-www-form-urlencoded")
 

@@ -11,9 +11,8 @@ from typing import Any
 from ..guard.naming import LONGEST_NAME, numbered
 from ..records import LeftOut, Tool, ToolAnnotations
 from ..toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
-from .arguments import Plan, bare_type, is_json, plan_of
 from .document import Document, MediaType, Operation, Response
-from .requests import Prepared, Unwritable
+from .requests import Plan, Prepared, Unwritable, bare_type, is_json, plan_of
 from .schemas import Schema
 from .views import NOTHING, View
 

@@ -191,7 +191,7 @@ class _Trip:
         if lists is None or tool.plan.body is None:
             return {}
         needed = {one.name for one in lists.operation.parameters if one.location == "query" and one.required}
-        listed = {one.column for one in lists.query.filters if one.parameter in needed}
+        listed = {one.column for one in lists.query.filters if one.parameter in needed and one.key is None}
         properties = tool.tool.input_schema["properties"]
         return {one: properties[one] for one, name in tool.plan.body.properties.items() if name in listed}
 
@@ -215,7 +215,7 @@ class _Trip:
         values = self._values(plan.context, above) if above is not None else []
         arguments = self._arguments(plan, values, 0)
         tool = self._tools[plan.operation.operation_id]
-        columns = {one.parameter: one.column for one in plan.query.filters}
+        columns = {one.parameter: one.column for one in plan.query.filters if one.key is None}
         for argument, parameter in tool.plan.parameters.items():
             schema = tool.tool.input_schema["properties"][argument]
             if argument in arguments and parameter.location == "query" and parameter.name == plan.query.limit:

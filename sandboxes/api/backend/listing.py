@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +19,7 @@ from .store import Found, Row, Store
 Facts = dict[str, Any]
 
 _USUAL_PAGE = 30
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _NEWEST = {"newest": True, "oldest": False, "recent": True, "latest": True}
 
 
@@ -41,7 +43,11 @@ class Lister:
         given = {**defaults, **query}
         for one in plan.query.filters:
             if one.parameter in query:
-                rows = [found for found in rows if self._passes(found[1], one, query[one.parameter], shape)]
+                wanted = query[one.parameter]
+                if isinstance(wanted, dict) != (one.key is not None) or (one.key and one.key not in wanted):
+                    continue
+                wanted = wanted[one.key] if one.key is not None else wanted
+                rows = [found for found in rows if self._passes(found[1], one, wanted, shape)]
             elif one.parameter in defaults:
                 choices, wanted = asked[one.parameter].enum, defaults[one.parameter]
                 rows = [
@@ -80,6 +86,8 @@ class Lister:
             return any(self._same(value, choice) for choice in choices)
         if value is None:
             return False
+        if one.test == "at_most" and isinstance(wanted, str) and _DATE.fullmatch(wanted):
+            wanted += "T23:59:59.999999"  # the whole day
         left, right = _comparable(value), _comparable(wanted)
         if type(left) is not type(right):
             return False

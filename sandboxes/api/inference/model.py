@@ -148,11 +148,15 @@ class Item:
 
 @dataclass(frozen=True)
 class Filter:
-    """A query parameter that chooses rows. `test`: how the column's value compares with the parameter's."""
+    """A query parameter that chooses rows. `test`: how the column's value compares with the parameter's.
+
+    `key`: of an object in the query, such as `gte` of `created[gte]`.
+    """
 
     parameter: str
     column: str
     test: Literal["is", "at_least", "at_most", "above", "below", "has"]
+    key: str | None = None
 
 
 @dataclass(frozen=True)

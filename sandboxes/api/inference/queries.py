@@ -35,13 +35,15 @@ EVERYTHING = frozenset(("all", "any", "*", ""))
 
 Test = Literal["at_least", "at_most", "above", "below"]
 
-_TESTS: dict[Test, tuple[str, ...]] = {
-    "at_least": ("min", "gte", "from", "since", "after", "start"),
-    "at_most": ("max", "lte", "to", "until", "before", "end"),
-    "above": ("gt",),
-    "below": ("lt",),
+_MARKS: dict[str, Test] = {
+    **dict.fromkeys(("min", "gte", "from", "since", "after", "start"), "at_least"),
+    **dict.fromkeys(("max", "lte", "to", "until", "before", "end"), "at_most"),
+    "gt": "above",
+    "lt": "below",
 }
-_TIMES: dict[str, Test] = {"since": "at_least", "after": "at_least", "before": "at_most", "until": "at_most"}
+_TIMES = frozenset(("since", "after", "before", "until"))
+"""What alone bounds a time. The other marks, such as `from`, do where a format or another word says so."""
+_OF_TIMES = frozenset(("date", "time", "datetime", "timestamp", "at", "day"))
 _WHEN = ("updated_at", "created_at", "updated", "created", "date")
 
 
@@ -69,11 +71,14 @@ def query_of(shapes: Shapes, parameters: Iterable[Parameter], row: Shape, beside
     for one in rest:
         if one.name in taken:
             continue
-        test = filter_of(one.name, row)
-        if test is None:
-            unknown.append(one.name)
-        else:
-            filters.append(test)
+        asked = shapes.of(one.schema)
+        branches = [shapes.of(branch) for group in asked.choices for branch in group] or [asked]
+        tests = _inside(one.name, {key for branch in branches for key in branch.properties}, row)
+        if any(branch.kind != "object" for branch in branches):
+            test = filter_of(one.name, row, is_moment=asked.says.get("format") in _MOMENTS)
+            tests += [] if test is None else [test]
+        filters += tests
+        unknown += [] if tests else [one.name]
     return Query(**found, filters=tuple(filters), unknown=tuple(unknown))
 
 
@@ -82,7 +87,7 @@ def _may_be(role: str, shape: Shape, is_column: bool) -> bool:
     One that is called as a column of the rows chooses by it, unless it is a number with a default or a greatest value:
     a page has these."""
     if role not in _NUMBERS:
-        return not is_column
+        return not is_column and shape.says.get("format") not in _MOMENTS
     is_number = bool({"integer", "number", "string"} & shape.kinds) and shape.says.get("format") not in _MOMENTS
     return is_number and not (is_column and shape.says.keys().isdisjoint({"default", "maximum"}))
 
@@ -92,7 +97,20 @@ def _is_called(name: str, words: str) -> bool:
     return "".join(words_of(name)) == words.replace(" ", "")
 
 
-def filter_of(parameter: str, row: Shape) -> Filter | None:
+def _inside(parameter: str, keys: Iterable[str], row: Shape) -> list[Filter]:
+    """The filters that an object with these keys in the query holds: `filter[status]`, `created[gte]`."""
+    found = {}
+    for key in sorted(keys):
+        if _MARKED & set(words_of(parameter)[-1:]):
+            found[key] = filter_of(key, row)
+        elif key == "eq":
+            found[key] = filter_of(parameter, row)
+        elif key in _MARKS:
+            found[key] = filter_of(f"{parameter} {key}", row)
+    return [replace(test, parameter=parameter, key=key) for key, test in found.items() if test is not None]
+
+
+def filter_of(parameter: str, row: Shape, *, is_moment: bool = False) -> Filter | None:
     """The filter that a query parameter is, `None` where no property of the row goes by its name."""
     words = words_of(parameter)
     if words[:1] == words and _SHOWN & set(words):
@@ -108,16 +126,16 @@ def filter_of(parameter: str, row: Shape) -> Filter | None:
         schema = row.properties[column]
         is_many = isinstance(schema, dict) and schema.get("type") == "array"
         return Filter(parameter, column, "has" if is_many else "is")
-    for test, marks in _TESTS.items():
-        for mark in marks:
-            # Before the column's name or after it: `min_price`, `price_min`.
-            for own, rest in ((words[:1], words[1:]), (words[-1:], words[:-1])):
-                if own == [mark] and rest and (column := _by_words(rest, row)):
-                    return Filter(parameter, column, test)
-    if len(words) == 1 and words[0] in _TIMES:
+    for mark, test in _MARKS.items():
+        # Before the column's name or after it: `min_price`, `price_min`.
+        for own, rest in ((words[:1], words[1:]), (words[-1:], words[:-1])):
+            if own == [mark] and rest and (column := _by_words(rest, row)):
+                return Filter(parameter, column, test)
+    bounds = [word for word in words if word not in _OF_TIMES]
+    if len(bounds) == 1 and bounds[0] in _MARKS and (is_moment or bounds != words or bounds[0] in _TIMES):
         times = (mine for name in _WHEN for mine in row.properties if same_words(mine, name))
         if column := next(times, None):
-            return Filter(parameter, column, _TIMES[words[0]])
+            return Filter(parameter, column, _MARKS[bounds[0]])
     return None
 
 

@@ -789,3 +789,55 @@ def test_a_number_with_a_default_or_a_maximum_is_of_the_page_also_where_rows_hav
     made = ok(twin, "createAccount", **{name: 3})
     assert made in ok(twin, "listAccounts", **{name: 3})
     assert {one[name] for one in ok(twin, "listAccounts", **{name: 3})} == {3}
+
+
+# -- what a list is asked for -----------------------------------------------------------------------------------------
+
+MOMENT = {"type": "string", "format": "date-time"}
+DATE = {"type": "string", "format": "date"}
+ORDER = record(["id", "name", "total", "created_at"], id=NUMBER, name=TEXT, total={"type": "number"}, created_at=MOMENT)
+
+
+def orders(query: dict[str, Any], gives: Any = None, **options: Any) -> ApiTwin:
+    """Orders, in a list that takes this query."""
+    sends = record(["name"], name=TEXT, total={"type": "number"})
+    paths = crud("/orders", "Order", ref("Order"), sends, kind=NUMBER)
+    paths["/orders"]["get"] = operation("listOrders", gives=gives or listed(ref("Order")), query=query)
+    return ApiTwin(api(paths, Order=ORDER), **options)
+
+
+def asked(twin: ApiTwin, **query: Any) -> list[int]:
+    return [one["id"] for one in ok(twin, "listOrders", **query)]
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [("from", "to"), ("after", "before"), ("start", "end"), ("from_date", "to_date"), ("startTime", "endTime")],
+)
+def test_times_bound_a_list_whatever_the_bounds_are_called(bounds: tuple[str, str]) -> None:
+    twin = orders(dict.fromkeys(bounds, MOMENT))
+    made = sorted((one["created_at"], one["id"]) for one in ok(twin, "listOrders"))
+    middle = made[len(made) // 2][0]
+    assert sorted(asked(twin, **{bounds[0]: middle})) == sorted(key for time, key in made if time >= middle)
+    assert sorted(asked(twin, **{bounds[1]: middle})) == sorted(key for time, key in made if time <= middle)
+
+
+def test_a_day_as_an_upper_bound_is_included() -> None:
+    twin = orders({"since": DATE, "until": DATE})
+    row = ok(twin, "listOrders")[0]
+    day = row["created_at"][:10]
+    assert row["id"] in asked(twin, since=day, until=day)
+
+
+def test_an_object_in_the_query_filters_by_each_of_its_properties() -> None:
+    created = {"anyOf": [record(gte=MOMENT, lt=MOMENT), MOMENT]}
+    total = record(gt={"type": "number"}, eq={"type": "number"})
+    twin = orders({"filter": record(name=TEXT), "created_at": created, "total": total})
+    first, *_, last = sorted(ok(twin, "listOrders"), key=lambda one: one["created_at"])
+    made = ok(twin, "createOrder", name="Tea", total=7_000_000)["id"]
+    assert asked(twin, filter={"name": "Tea"}) == asked(twin, total={"gt": 6_000_000}) == [made]
+    assert asked(twin, total={"eq": 7_000_000}) == [made]
+    between = asked(twin, created_at={"gte": first["created_at"], "lt": last["created_at"]})
+    assert first["id"] in between
+    assert last["id"] not in between
+    assert asked(twin, created_at=first["created_at"]) == [first["id"]]

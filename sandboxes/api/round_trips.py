@@ -218,9 +218,9 @@ class _Trip:
         columns = {one.parameter: one.column for one in plan.query.filters if one.key is None}
         for argument, parameter in tool.plan.parameters.items():
             schema = tool.tool.input_schema["properties"][argument]
-            if argument in arguments and parameter.location == "query" and parameter.name == plan.query.limit:
-                arguments[argument] = schema.get("maximum", _MOST_ROWS)
             is_set = argument in arguments or "default" in schema
+            if is_set and parameter.location == "query" and parameter.name == plan.query.limit:
+                arguments[argument] = max(schema.get("enum", [schema.get("maximum", _MOST_ROWS)]))
             if is_set and parameter.location == "query" and parameter.name in columns:
                 value = self._store.value(row.get(columns[parameter.name]))
                 if isinstance(value, dict):
@@ -231,25 +231,48 @@ class _Trip:
                     self.untried = f"{plan.operation.operation_id} asks for {parameter.name}, which the row has not"
                     return
                 arguments[argument] = _as_wanted(schema, value)
-        result = self._call(plan, arguments)
-        if result.error_kind == "invalid_arguments":
-            self.untried = _short(result)
-            return
-        if result.is_error:
-            raise _Broken(f"{plan.operation.operation_id} refuses: {_short(result)}")
-        shown = self._inside(plan, result)
-        if not isinstance(shown, list) and not made:
-            raise _Untried(
-                f"neither {self._create.operation.operation_id} nor {plan.operation.operation_id} shows a row"
-            )
         name = next((one for one in (*IDENTIFIERS, table.key.column) if made.get(one) is not None), None)
-        items = [one for one in shown if isinstance(one, dict)] if isinstance(shown, list) else []
-        if (
-            name is not None
-            and (not items or name in items[0])
-            and all(str(one.get(name)) != str(made[name]) for one in items)
-        ):
-            raise _Broken(f"{plan.operation.operation_id} does not show it")
+        seen, count = 0, sum(1 for _ in self._store.items(table.name))
+        while True:
+            result = self._call(plan, arguments)
+            if result.error_kind == "invalid_arguments":
+                self.untried = _short(result)
+                return
+            if result.is_error:
+                raise _Broken(f"{plan.operation.operation_id} refuses: {_short(result)}")
+            shown = self._inside(plan, result)
+            if not isinstance(shown, list) and not made:
+                raise _Untried(
+                    f"neither {self._create.operation.operation_id} nor {plan.operation.operation_id} shows a row"
+                )
+            items = [one for one in shown if isinstance(one, dict)] if isinstance(shown, list) else []
+            if name is None or (items and name not in items[0]):
+                return
+            if any(str(one.get(name)) == str(made[name]) for one in items):
+                return
+            seen += len(items)
+            if not items or seen >= count or not self._turn(plan, arguments, items[-1].get(table.key.column), seen):
+                raise _Broken(f"{plan.operation.operation_id} does not show it")
+
+    def _turn(self, plan: Plan, arguments: dict[str, Any], last: Any, seen: int) -> bool:
+        """Set what asks for the page after the row with the key `last`. `seen`: the rows until there."""
+        tool = self._tools[plan.operation.operation_id]
+        for argument, parameter in tool.plan.parameters.items():
+            schema = tool.tool.input_schema["properties"][argument]
+            if parameter.location != "query":
+                continue
+            if parameter.name == plan.query.cursor and last is not None:
+                value = last
+            elif parameter.name == plan.query.page:
+                first = next((one for one in map(schema.get, ("default", "minimum")) if isinstance(one, int)), 1)
+                value = max(int(arguments.get(argument, first)), first) + 1
+            elif parameter.name == plan.query.offset:
+                value = seen
+            else:
+                continue
+            arguments[argument] = _as_wanted(schema, value)
+            return True
+        return False
 
     def _check_change(self, read: Plan, path: list[Any], table: Table) -> None:
         change = self._of("update") or self._of("replace")
@@ -257,15 +280,23 @@ class _Trip:
             return
         before = self._found(read, path)
         name = change.operation.operation_id
-        fields = {one: field for one, field in self._plain_fields(change, table).items() if one in before}
+        lookups = change.item.lookups if change.item is not None else ()
+        keys = {table.key.column, *(column for _, column in lookups)}
+        fields = {
+            one: field for one, field in self._plain_fields(change, table).items() if one in before and one not in keys
+        }
         if not fields:
             return
+        body = self._tools[name].plan.body
+        assert body is not None  # it has fields
         field, (argument, schema) = next(iter(fields.items()))
+        own = (keys | fields.keys()) & before.keys() - {field}
+        kept = {one: before[column] for one, column in body.properties.items() if column in own}
         for attempt in range(_TRIES):
             new = self._maker(change, attempt + _TRIES).make(schema, field, table.singular, 1)
             new = not before[field] if isinstance(new, bool) else new
             arguments = self._arguments(change, path, attempt, {argument: new})
-            arguments |= {one: before[own] for own, (one, _) in fields.items() if one in arguments and own != field}
+            arguments |= {one: value for one, value in kept.items() if one in arguments}
             result = self._call(change, arguments)
             if not result.is_error and new != before[field]:
                 break
@@ -354,6 +385,8 @@ class _Trip:
         for argument, parameter in tool.plan.parameters.items():
             if parameter.location == "path" and parameter.name in known:
                 found[argument] = _as_wanted(schema["properties"][argument], known[parameter.name])
+            elif parameter.location == "path" and isinstance(found.get(argument), str):
+                found[argument] = found[argument].replace("/", "-")  # one step of the path
         return found
 
     def _showable(self, plan: Plan, argument: str, made: Any) -> Any:
@@ -421,6 +454,7 @@ class _Trip:
             name: value
             for name, value in sent.items()
             if isinstance(value, str | int | float) and name in row and name in shown and name not in kept
+            if not shapes.of(shown[name]).write_only
             if shapes.of(shown[name]).kinds & {"string", "integer", "number", "boolean"}
         }
 

@@ -692,6 +692,43 @@ def test_a_value_that_is_read_otherwise_than_it_was_sent_is_named_by_the_trial()
     assert trip.problem.startswith("getPayment gives amount None; '$")
 
 
+def test_the_trial_sends_the_key_of_the_row_where_a_change_repeats_it() -> None:
+    thing = record(["thing_id", "kind"], thing_id=TEXT, kind=TEXT)
+    changes = {"patch": record(["thing_id", "kind"], thing_id=TEXT, kind=TEXT)}
+    holds(api(crud("/things", "Thing", thing, thing, parameter="thing_id", changes=changes)))
+    held = record(["id", "name"], id=NUMBER, name=TEXT)
+    holds(api(crud("/things", "Thing", held, held, kind=NUMBER, changes={"put": held})))
+
+
+def test_the_trial_reads_back_nothing_that_is_only_written() -> None:
+    secret = TEXT | {"writeOnly": True}
+    user = record(["id", "email", "password"], id=NUMBER | {"readOnly": True}, email=TEXT, password=secret)
+    holds(api(crud("/users", "User", ref("User"), ref("User"), kind=NUMBER), User=user))
+
+
+def test_the_trial_makes_what_a_path_names_in_one_step() -> None:
+    paths = crud("/files", "File", ref("File"), ref("File"), parameter="path")
+    paths["/files/{path}"]["put"] = operation(
+        "putFile", sends=record(text=TEXT), gives=ref("File"), status="201", names={"path": TEXT}
+    )
+    del paths["/files"]["post"]
+    holds(api(paths, File=record(["path"], path=TEXT, text=TEXT)))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"page": NUMBER | {"default": 0}, "size": NUMBER | {"enum": [1, 2], "default": 1}},
+        {"page": TEXT, "limit": NUMBER | {"maximum": 2, "default": 2}},
+        {"offset": NUMBER, "limit": NUMBER | {"maximum": 3, "default": 2}},
+        {"cursor": TEXT, "limit": NUMBER | {"maximum": 3, "default": 2}},
+        {"limit": NUMBER | {"default": 2}},
+    ],
+)
+def test_the_trial_looks_for_what_it_made_on_every_page(query: dict[str, Any]) -> None:
+    assert not orders(query).report().broken
+
+
 def test_an_id_beside_the_key_is_the_same_as_text_and_as_a_number() -> None:
     row = record(["id", "key"], id=TEXT, key=TEXT, name=TEXT)
     paths = crud("/projects", "Project", row, record(["key"], key=TEXT, name=TEXT), parameter="key")

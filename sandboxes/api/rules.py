@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -40,22 +41,21 @@ class RowStore:
         """Keys and rows, the oldest first."""
         self._known(table)
         for key, row in list(self._store.items(table)):
-            yield key, dict(row)
+            yield key, deepcopy(row)
 
     def get(self, table: str, key: object) -> dict[str, Any] | None:
         """A row by its key, `None` where there is none. Keys of nested rows begin with the parent's: `"7/12"`."""
         self._known(table)
-        row = self._store.get(table, str(key))
-        return None if row is None else dict(row)
+        return deepcopy(self._store.get(table, str(key)))
 
     def change(self, table: str, key: object, **columns: Any) -> dict[str, Any]:
         """Set columns of a row. Raises `KeyError` where there is none."""
         row = self.get(table, key)
         if row is None:
             raise KeyError(f"{table} has no row {key!r}")
-        row |= columns
+        row |= deepcopy(columns)
         self._store.put(table, str(key), row)
-        return dict(row)
+        return deepcopy(row)
 
     def add(self, table: str, row: Mapping[str, Any]) -> str:
         """Add a row, which must have its key's column, and return its key."""
@@ -64,7 +64,7 @@ class RowStore:
         if column not in row:
             raise KeyError(f"a row of {table} needs its key, {column!r}")
         key = free_key(self._store, table, row_key(row.get("@in"), [row[part.column] for part in known.parts]))
-        self._store.put(table, key, dict(row))
+        self._store.put(table, key, deepcopy(dict(row)))
         return key
 
     def drop(self, table: str, key: object) -> None:
@@ -80,7 +80,7 @@ class RowStore:
 
 @dataclass
 class ApiCall:
-    """What a rule sees. `path`, `query` and `body`: as sent. `reply`: after the operation, what it answered."""
+    """What a rule sees, in copies. `path`, `query` and `body`: as sent. `reply`: what the operation has answered."""
 
     operation: str
     path: dict[str, Any]
@@ -115,14 +115,16 @@ class Rules:
     def apply(self, request: Request, store: RowStore, now: datetime, answer: Callable[[], Reply]) -> Reply:
         """The reply of an operation with its rules around it. The rows that its path names exist."""
         name = request.plan.operation.operation_id
-        body = None if request.body is NOTHING else request.body
-        call = ApiCall(name, dict(request.path), dict(request.query), body, store, now)
+        if not self.has(name):
+            return answer()
+        body = None if request.body is NOTHING else deepcopy(request.body)
+        call = ApiCall(name, dict(request.path), deepcopy(dict(request.query)), body, store, now)
         for rule in self.of(name, "before"):
             rule(call)
         instead = self.of(name, "instead")
         reply = answer() if not instead else Reply(status_of(request.plan.success), instead[-1](call))
         for rule in self.of(name, "after"):
-            call.reply = None if reply.body is NOTHING else reply.body
+            call.reply = None if reply.body is NOTHING else deepcopy(reply.body)
             changed = rule(call)
             if changed is not None:
                 reply = Reply(reply.status, changed)

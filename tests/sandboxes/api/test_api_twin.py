@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_apis import NUMBER, TEXT, api, crud, listed, record
 
 from mcp_bridge import SourceError, ToolFailure, connect
 from sandboxes.api import ApiCall, ApiTwin, Refused
@@ -324,6 +325,36 @@ def test_rules_before_and_after_refuse_undo_and_change_the_answer(shop: ApiTwin)
     assert shop.state() == before
     assert ok(shop, "createOrder", customer_id=customer)["note"] == "marked"
     assert rows(shop, "settings")["it"]["currency"] == "EUR"
+
+
+def test_what_a_rule_writes_into_is_its_own() -> None:
+    note = record(["id", "tags"], id=NUMBER, tags=listed(TEXT))
+    twin = ApiTwin(api(crud("/notes", "Note", note, record(tags=listed(TEXT)), kind=NUMBER)))
+    first = int(next(iter(rows(twin, "notes"))))
+    sent = ["kept"]
+
+    @twin.rule("createNote", "before")
+    def before(call: ApiCall) -> None:
+        (_, row), *_ = call.store.rows("notes")
+        row["tags"].append("leaked")
+        call.store.add("notes", {"id": 9_000_001, "tags": sent})
+        call.store.change("notes", 9_000_001, tags=sent)["tags"].append("leaked")
+        call.body["tags"].append("leaked")
+
+    @twin.rule("createNote")
+    def after(call: ApiCall) -> None:
+        call.reply["tags"].append("leaked")
+        row = call.store.get("notes", first)
+        assert row is not None
+        row["tags"].append("leaked")
+        sent.append("leaked")
+
+    fork = twin.fork()
+    assert ok(fork, "createNote", tags=["new"])["tags"] == ["new"]
+    made = [{"tags": ["kept"]}, {"tags": ["new"]}]
+    kept = {key: {"tags": row["tags"]} for key, row in rows(twin, "notes").items()}
+    assert [{"tags": row["tags"]} for row in rows(fork, "notes").values()] == [*kept.values(), *made]
+    assert "leaked" not in str(rows(twin, "notes"))
 
 
 def test_a_broken_rule_is_no_fault_of_the_policy_and_changes_nothing(shop: ApiTwin) -> None:

@@ -33,7 +33,7 @@ from .backend.requests import Problem, Refusals, Reply, Request
 from .backend.seeding import Seeds, beginning
 from .backend.store import Store
 from .inference.model import LINK, Plan, holds_link
-from .inference.open_answers import with_answers
+from .inference.open_answers import with_answers, with_values_of_choices
 from .inference.paths import names_of
 from .inference.planner import infer
 from .maker import NOTHING
@@ -66,7 +66,7 @@ class Blueprint:
         self.document = document if isinstance(document, Document) else read_document(document, follow_urls=follow_urls)
         self.name = legal_name(name or self.document.title or "api")
         self._rows = rows
-        answering = with_answers(self.document)
+        answering = with_answers(with_values_of_choices(self.document))
         self.shapes = Shapes(answering)
         self.backend = infer(answering, self.shapes)
         self.refusals = Refusals(self.document, self.shapes)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mcp_bridge.openapi.document import Document, MediaType, Operation
+from mcp_bridge.openapi.views import View
 
 from ..realistic import words_of
 from ..shapes import Shapes
@@ -50,6 +51,28 @@ def with_answers(document: Document) -> Document:
             answers.setdefault(id(operations["get"]), {"type": "array", "items": named[steps[-1]]})
     told = tuple(_answering(shapes, one, answers.get(id(one))) for one in document.operations)
     return replace(document, schemas=schemas, operations=told) if answers else document
+
+
+def with_values_of_choices(document: Document) -> Document:
+    """The document, in which the choices of a `oneOf` with a discriminator have the values of their own."""
+    view = View(document, None)
+
+    def of(schema: Any) -> Any:
+        return view.told_apart(schema) if isinstance(schema, dict) else schema
+
+    def within(content: Mapping[str, MediaType]) -> dict[str, MediaType]:
+        return {kind: replace(one, schema=of(one.schema)) for kind, one in content.items()}
+
+    operations = tuple(
+        replace(
+            operation,
+            body=operation.body and replace(operation.body, content=within(operation.body.content)),
+            responses={key: replace(one, content=within(one.content)) for key, one in operation.responses.items()},
+        )
+        for operation in document.operations
+    )
+    schemas = {name: of(schema) for name, schema in document.schemas.items()}
+    return replace(document, schemas=schemas, operations=operations)
 
 
 def _is_open(shapes: Shapes, operation: Operation) -> bool:

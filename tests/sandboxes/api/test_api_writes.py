@@ -384,6 +384,19 @@ def test_a_row_of_another_kind_than_those_that_are_kept_is_refused() -> None:
     assert ok(twin, "createPet", body={"kind": "dog", "name": "Rex"})["kind"] == "dog"
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+def test_kinds_of_rows_that_only_a_discriminator_tells_apart_are_made_and_read(is_named: bool) -> None:
+    base = record(["id", "kind"], id=NUMBER, kind=TEXT)
+    kinds = {"Cat": {"allOf": [base, record(lives=NUMBER)]}, "Dog": {"allOf": [base, record(good={"type": "boolean"})]}}
+    pet = {"oneOf": [ref("Cat"), ref("Dog")], "discriminator": {"propertyName": "kind"}}
+    row = ref("Pet") if is_named else pet
+    twin = ApiTwin(api(crud("/pets", "Pet", row, row, kind=NUMBER), **kinds, Pet=pet))
+    kind = ok(twin, "listPets")[0]["kind"]
+    assert kind in kinds
+    assert ok(twin, "createPet", body={"id": 9_000_001, "kind": kind})["kind"] == kind
+    assert ok(twin, "getPet", id=9_000_001)["kind"] == kind
+
+
 # -- operations whose answers the document does not determine ----------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from mcp_bridge.records import ToolResult
 
 from .backend.store import Store
 from .backend.writes import CHANGED
+from .inference.links import nested_in
 from .inference.model import IDENTIFIERS, LINK, Item, Plan, Role, Table
 from .inference.paths import Steps, are_alike, is_object, names_of, steps_of
 from .maker import NOTHING, Maker, kind_fits, scalar_fits
@@ -408,7 +409,7 @@ class _Trip:
         """Name rows that exist where a row must name others."""
         for name in list(values):
             column = next((one for one in table.links if words_of(one) == words_of(name)), None)
-            if column is None:
+            if column is None or column in nested_in(table, self._tables):
                 continue
             link = table.links[column]
             key = next((key for key, _ in self._store.items(link.table)), None)

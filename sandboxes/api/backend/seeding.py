@@ -125,6 +125,9 @@ class _Builder:
             key = row_key(parent, [*(self._store.value(row.get(part.column)) for part in table.parts[:-1]), value])
             if key not in self._found:
                 self._found[key] = with_key(table, row, value)
+                if table.parent is not None and parent is not None:
+                    above = self._seeds.rows(table.parent)
+                    above[parent] = self._store.listing_nested(table, key, above[parent])
                 self._seeds.keys[table.name].setdefault(parent, []).append(key)
                 self._within[parent] = number
                 self.serial = max(self.serial, number) + (self._chance.randint(1, 4) if self._is_global() else 1)

@@ -10,6 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
+from ..inference.links import nested_in
 from ..inference.model import HIDDEN, LINK, WITHIN, Item, Link, Plan, Table, is_link
 from ..inference.paths import names_of
 from ..maker import scalar_fits, sized
@@ -80,6 +81,12 @@ class Store:
     def put(self, table: str, key: str, row: Row) -> None:
         """Put a row in its place, new or not."""
         self._changes.setdefault(table, {})[key] = row
+
+    def listing_nested(self, table: Table, key: str, above: Row) -> Row:
+        """The row above, with the nested row `key` of `table` in the property that shows such rows, if it has one."""
+        shown = nested_in(self.tables[str(table.parent)], self.tables)
+        lists = {name: [*(above.get(name) or []), self.link(link, key)] for name, link in shown.items()}
+        return {**above, **{name: rows for name, rows in lists.items() if shown[name].table == table.name}}
 
     def drop(self, table: str, key: str) -> None:
         """Take a row away."""

@@ -9,9 +9,10 @@ from datetime import datetime
 from random import Random
 from typing import Any, NoReturn
 
+from mcp_bridge.openapi.document import MediaType, RequestBody
 from mcp_bridge.safe_text import shortened
 
-from ..inference.links import names_parent, twins_of
+from ..inference.links import names_parent, nested_in, twins_of
 from ..inference.model import HIDDEN, IDENTIFIERS, LINK, STATES, WITHIN, Item, Link, Plan, Table, is_link
 from ..inference.paths import body_schema
 from ..inference.tables import unique_properties
@@ -209,6 +210,7 @@ class Writer:
             self._hang(row, table, plan, context)
         shape = self._shapes.of(table.schema)
         sent = self._taken_over(table, shape, request, row)
+        nested = self._nested(table, sent)
         self._keep_parent(table, row, sent)
         row |= {name: value for name, value in sent.items() if value is not NOTHING}
         if plan.item is not None:
@@ -230,7 +232,40 @@ class Writer:
         for part in table.parts[:-1]:
             if row.get(part.column) is None:
                 row[part.column] = self._default_scope(table, part.table, part.column)
-        return self._insert(table, self._lawful(shape, row, shape.properties.keys() - sent), request, serial, maker)
+        row = self._lawful(shape, row, shape.properties.keys() - sent)
+        return self._nest(request, table, self._insert(table, row, request, serial, maker), nested)
+
+    def _nested(self, table: Table, sent: Row) -> dict[str, list[Any]]:
+        """Takes the nested rows out of what was sent."""
+        lists = nested_in(table, self._tables).keys() & sent.keys()
+        return {name: sent.pop(name) for name in sorted(lists) if isinstance(sent[name], list)}
+
+    def _nest(self, request: Request, table: Table, found: Found, nested: Mapping[str, list[Any]]) -> Found:
+        """A row with the nested rows that were sent and no others. One that is sent with its key is changed."""
+        key = found[0]
+        for name, sent in nested.items():
+            target = self._tables[table.links[name].table]
+            column, items = target.key.column, self._shapes.of(self._body(request).properties.get(name, True)).items
+            content = {"application/json": MediaType(items)}
+            operation = replace(request.plan.operation, body=RequestBody(content, required=True))
+            context = Item("", table.name, None, (), direct=False)
+            plan = Plan(operation, "create", target.name, context, relation="within")
+            left = {below: row for below, row in self._store.items(target.name) if row.get(WITHIN) == key}
+            for number, one in enumerate(sent):
+                wanted = one.get(column) if isinstance(one, dict) else one
+                below = next((below for below, row in left.items() if str(row.get(column)) == str(wanted)), None)
+                if below is None and not isinstance(one, dict):
+                    place = ("body", name, number)
+                    raise Problem(INVALID, f"{written(place)}: there is no {target.singular} {wanted!r}", place)
+                if below is None:
+                    self.create(Request(plan, body=one), found)
+                else:
+                    row = left.pop(below)
+                    if isinstance(one, dict):
+                        self.change(Request(replace(plan, role="update"), body=one), (below, row), {})
+            for below in left:
+                self.delete(target, below)
+        return key, self._store.get(table.name, key) or found[1]
 
     def _lawful(self, shape: Shape, row: Row, free: Collection[str]) -> Row:
         """`lawful`. Raises `Problem` where what was sent is against the shape's rules."""
@@ -279,6 +314,8 @@ class Writer:
         values = [self._value(row, part.column) for part in table.parts]
         key = free_key(self._store, table.name, row_key(parent, values))
         self._store.put(table.name, key, row)
+        if table.parent is not None and (above := self._store.get(table.parent, str(parent))) is not None:
+            self._store.put(table.parent, str(parent), self._store.listing_nested(table, key, above))
         return key, row
 
     def _number(self, table: Table, parent: Any, serial: int) -> int:
@@ -339,10 +376,12 @@ class Writer:
         shape = self._shapes.of(table.schema)
         request = _merged_request(request, row)
         sent = self._taken_over(table, shape, request, row)
+        nested = self._nested(table, sent)
         self._keep_parent(table, row, sent)
         changed = dict(row)
         if whole:
-            changed |= self._left_out(table, shape, request, sent)
+            left_out = self._left_out(table, shape, request, sent)
+            changed |= {name: value for name, value in left_out.items() if name not in nested}
             changed = {name: value for name, value in changed.items() if value is not NOTHING}
         changed |= {**sent, **more}
         for name in sent.keys() & shape.properties.keys():
@@ -363,7 +402,7 @@ class Writer:
             self._refuse_doubles(table, changed, request, key)
         changed = self._lawful(shape, changed, ())
         self._store.put(table.name, key, changed)
-        return key, changed
+        return self._nest(request, table, (key, changed), nested)
 
     def _left_out(self, table: Table, shape: Shape, request: Request, sent: Row) -> Row:
         found: Row = {}
@@ -454,7 +493,9 @@ class Writer:
                 continue
             link = table.links.get(name)
             try:
-                if link is not None and value is not None:
+                if name in nested_in(table, self._tables) and isinstance(value, list):
+                    found[name] = value  # they become rows of their own
+                elif link is not None and value is not None:
                     many = link.many and isinstance(value, list)
                     places: list[Place] = [("body", given, number) for number in range(len(value))] if many else []
                     made = [

@@ -100,6 +100,17 @@ def names_parent(name: str, table: Table, tables: Mapping[str, Table]) -> bool:
     return _stem(name) == words_of(tables[table.parent].singular)
 
 
+def nested_in(table: Table, tables: Mapping[str, Table]) -> dict[str, Link]:
+    """The properties that show the rows nested in a row: `lines` of orders with `/orders/{id}/lines`."""
+    found = {
+        name: link
+        for name, link in table.links.items()
+        if link.many and link.shown and tables[link.table].parent == table.name != link.table
+    }
+    shown = [link.table for link in found.values()]
+    return {name: link for name, link in found.items() if shown.count(link.table) == 1}
+
+
 def ordered(tables: Mapping[str, Table]) -> dict[str, Table]:
     """The tables in an order in which parents come first, then what must be linked to, then, mostly, what may be."""
     done: dict[str, Table] = {}

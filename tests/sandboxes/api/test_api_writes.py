@@ -397,6 +397,38 @@ def test_kinds_of_rows_that_only_a_discriminator_tells_apart_are_made_and_read(i
     assert ok(twin, "getPet", id=9_000_001)["kind"] == kind
 
 
+def test_a_row_shows_the_rows_that_are_nested_in_it_and_is_made_with_them() -> None:
+    line = record(["sku"], sku=TEXT, qty=NUMBER)
+    order = record(["id", "lines"], id=NUMBER, title=TEXT, lines=listed(ref("Line")))
+    lines = listed(record(["sku"], id=NUMBER, sku=TEXT, qty=NUMBER))
+    sends = record(["lines"], title=TEXT, lines=lines)
+    paths = crud("/orders", "Order", ref("Order"), sends, kind=NUMBER, changes={"patch": record(lines=lines)})
+    below = crud("/orders/{id}/lines", "Line", ref("Line"), line, parameter="line_id", kind=NUMBER)
+    for item in below.values():
+        for method in item.values():
+            at = {"name": "id", "in": "path", "required": True, "schema": NUMBER}
+            method["parameters"] = [*(one for one in method["parameters"] if one["name"] != "id"), at]
+    shown = record(["id", "sku"], id=NUMBER, sku=TEXT, qty=NUMBER)
+    twin = ApiTwin(api(paths | below, Order=order, Line=shown))
+    assert [(one.problem, one.untried) for one in twin.report().round_trips] == [("", ""), ("", "")]
+
+    def lines_of(key: int) -> Any:
+        rows = ok(twin, "listLines", id=key)
+        assert ok(twin, "getOrder", id=key)["lines"] == rows
+        return rows
+
+    assert lines_of(ok(twin, "listOrders")[0]["id"])
+    made = ok(twin, "createOrder", title="Tea", lines=[{"sku": "A", "qty": 3}])["id"]
+    (first,) = lines_of(made)
+    assert (first["sku"], first["qty"]) == ("A", 3)
+    second = ok(twin, "createLine", id=made, sku="B", qty=1)
+    assert lines_of(made) == [first, second]
+    twin.call_now("deleteLine", {"id": made, "line_id": first["id"]})
+    assert lines_of(made) == [second]
+    ok(twin, "patchOrder", id=made, lines=[{"id": second["id"], "sku": "C"}, {"sku": "D"}])
+    assert [(one["id"] == second["id"], one["sku"]) for one in lines_of(made)] == [(True, "C"), (False, "D")]
+
+
 # -- operations whose answers the document does not determine ----------------------------------------------------------
 
 

@@ -32,10 +32,16 @@ class Request:
 
     @property
     def sent(self) -> dict[str, Any]:
-        """The row that the body holds, or the query of an operation that changes rows and has no body."""
-        if self.plan.operation.body is None and self.plan.role in {"create", "update", "replace"}:
+        """The row that the body holds, or the query of an operation that changes rows and has no body.
+
+        Raises `Problem` where a list is sent in the place of a row.
+        """
+        is_row = self.plan.role in {"create", "update", "replace"}
+        if self.plan.operation.body is None and is_row:
             return dict(self.query)
         found = self._inside()
+        if isinstance(found, list) and is_row:
+            raise Problem(INVALID, "body: a list is not valid here; send an object", ("body",))
         found = found if isinstance(found, dict) else {}
         return {self.plan.field: found[VALUE]} if self.plan.field is not None and VALUE in found else found
 

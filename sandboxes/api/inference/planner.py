@@ -29,6 +29,7 @@ from .tables import MAKES, Listing, TableFinder
 
 _NO_TABLE = "the document shows no collection that this belongs to"
 _UNKNOWN_ACTION = "no field of the resource goes by the action's name"
+_NO_OBJECT = "a list is sent, such as a JSON Patch, and not the fields of the row"
 _ROW_ROLES: dict[str, Role] = {"get": "read", "head": "read", "patch": "update", "delete": "delete"}
 _MEMBER_ROLES: dict[str, Role] = {"get": "read", "head": "check", "put": "add", "post": "add", "delete": "remove"}
 _SEARCHES = frozenset(("search", "find", "query", "filter", "list", "lookup", "retrieve", "get", "check", "validate"))
@@ -148,7 +149,9 @@ class _Planner:
                 role = None
         shows_others = self._lists_rows(operation) and not self._shows(operation, table)
         if role is None or (method == "get" and shows_others):
-            return self._elsewhere(operation, item, _UNKNOWN_ACTION, table)
+            sent = body_schema(operation)
+            is_list = method in {"put", "patch"} and sent is not None and self._shapes.of(sent).kind == "array"
+            return self._elsewhere(operation, item, _NO_OBJECT if is_list else _UNKNOWN_ACTION, table)
         listing = self._lists.get(steps_of(operation.path)[: -len(item.lookups)])
         relation = listing.relation if listing is not None else None
         makes = role in {"update", "replace"} and self._makes_missing(operation, table)
@@ -309,7 +312,8 @@ class _Planner:
     def _sends_row(self, operation: Operation, row: Shape) -> bool:
         """Whether columns are sent: as the body, or where there is none as query parameters of a row's properties."""
         if operation.body is not None:
-            return body_schema(operation) is not None
+            sent = body_schema(operation)
+            return sent is not None and "object" in self._shapes.of(sent).kinds
         return any(one.location == "query" and column_of(one.name, row) for one in operation.parameters)
 
     def _is_search(self, operation: Operation) -> bool:

@@ -308,6 +308,20 @@ def test_a_change_of_what_a_get_reads_at_the_same_path_is_refused_where_it_canno
 # -- documents of all kinds -------------------------------------------------------------------------------------------
 
 
+def test_a_json_patch_is_refused_with_the_reason_and_changes_nothing() -> None:
+    step = record(["op", "path"], op=TEXT, path=TEXT, value={})
+    note = record(["id"], id=TEXT, text=TEXT)
+    paths = crud("/notes", "Note", note, record(text=TEXT), changes={"patch": record(text=TEXT)})
+    paths["/notes/{id}"]["patch"]["requestBody"] = content(listed(step), "application/json-patch+json")
+    twin = ApiTwin(api(paths))
+    (key, *_), before = twin.state()["notes"], twin.state()
+    change = twin.call_now("patchNote", {"id": key, "body": [{"op": "replace", "path": "/text", "value": "new"}]})
+    assert change.is_error
+    assert "a list is sent, such as a JSON Patch" in change.text
+    assert twin.state() == before
+    assert [one.operation for one in twin.report().refused] == ["patchNote"]
+
+
 def test_a_list_in_one_branch_of_an_answer_is_listed() -> None:
     row = record(["id"], id=NUMBER, name=TEXT)
     paths = crud("/tracks", "Track", ref("Track"), record(name=TEXT), kind=NUMBER)

@@ -53,7 +53,7 @@ class Answerer:
         only = request.plan.moves
         found = self._store.listed(request.plan, context)
         rows = [one for one in found if all(one[1].get(name) == value for name, value in only.items())]
-        shown, facts = self._lister.page(request.plan, rows, request.query)
+        shown, facts = self._lister.page(request, rows)
         envelope = request.plan.envelope
         assert envelope is not None
         body = self._renderer.many(envelope, shown, facts, self._key(request))

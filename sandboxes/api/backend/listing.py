@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from ..inference.model import IDENTIFIERS, LINK, Filter, Plan, Table, is_link
 from ..inference.queries import EVERYTHING, column_of
 from ..maker import kind_fits
 from ..realistic import words_of
 from ..shapes import Shape, Shapes
-from .requests import INVALID, Problem
+from .requests import INVALID, Problem, Request
 from .store import Found, Row, Store
 
-Facts = dict[str, Any]
+Facts = dict[str, tuple[Any, ...]]
+"""What is known of a page, by the words of a property's name run together: likely values first, of several types."""
 
 _USUAL_PAGE = 30
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
@@ -30,8 +33,9 @@ class Lister:
         self._shapes = shapes
         self._store = store
 
-    def page(self, plan: Plan, rows: list[Found], query: Mapping[str, Any]) -> tuple[list[Found], Facts]:
+    def page(self, request: Request, rows: list[Found]) -> tuple[list[Found], Facts]:
         """The rows of the page that was asked for, and what an answer may say about it."""
+        plan, query = request.plan, request.query
         table = self._store.tables[str(plan.table)]
         members = self._store.tables[table.members] if table.members else None
         if members is not None:
@@ -60,7 +64,7 @@ class Lister:
             word = str(given[plan.query.search]).casefold()
             rows = [found for found in rows if self._mentions(found[1], word)]
         rows = self._sorted(plan, rows, given, shape)
-        return self._cut(plan, rows, given, shown)
+        return self._cut(request, rows, given, shown)
 
     def _parameters(self, plan: Plan) -> dict[str, Shape]:
         """The query's parameters."""
@@ -138,24 +142,49 @@ class Lister:
 
     # -- which page ---------------------------------------------------------------------------------------------------
 
-    def _cut(self, plan: Plan, rows: list[Found], given: Mapping[str, Any], table: Table) -> tuple[list[Found], Facts]:
-        asked, total = plan.query, len(rows)
+    def _cut(
+        self, request: Request, rows: list[Found], given: Mapping[str, Any], table: Table
+    ) -> tuple[list[Found], Facts]:
+        asked, total = request.plan.query, len(rows)
         limit = _whole(given.get(asked.limit or ""))
         page = _whole(given.get(asked.page or ""))
         start = _whole(given.get(asked.offset or "")) or 0
         cursor = given.get(asked.cursor or "")
-        first_page = 0 if self._counts_from_zero(plan) else 1
-        pages_by_default = page is not None and page != first_page
+        first = 0 if self._counts_from_zero(request.plan) else 1
+        pages_by_default = page is not None and page != first
         size = limit if limit is not None else _USUAL_PAGE if pages_by_default else None
         if page is not None and size is not None:
-            start += max(0, page - first_page) * size
+            start += max(0, page - first) * size
         if cursor not in (None, ""):
             start = self._after(rows, str(cursor), table)
         shown = rows[start:][:size]
-        last = self._token(shown[-1], table) if shown and start + len(shown) < total else None
-        number = page if page is not None else first_page
-        facts = _facts(total, start, size, len(shown), number, first_page, last)
-        return shown, {"".join(words_of(asked.cursor or "")): last, **facts}
+        more = start + len(shown) < total
+        last = self._token(shown[-1], table) if shown and more else None
+        number, pages = first + start // (size or total or 1), max(1, math.ceil(total / (size or total or 1)))
+
+        def address(to_page: int, to_row: int, to_cursor: str | None = None) -> str | None:
+            """The path and query of another page; None where the query has nothing to ask for it with."""
+            places = {asked.cursor: to_cursor} if asked.cursor else {asked.page: to_page} if asked.page else {}
+            places = places or ({asked.offset: to_row} if asked.offset else {})
+            return _address(request, {str(name): value for name, value in places.items()}) if places else None
+
+        step = size or 0
+        following = address(number + 1, start + step, last) if more else None
+        before = address(number - 1, max(0, start - step)) if start > 0 and not asked.cursor else None
+        end = address(first + pages - 1, (pages - 1) * step) if not asked.cursor else None
+        facts = _facts(total, start, size, len(shown), number, last)
+        for names, values in (
+            (("next", "nexturl", "nexturi", "nextlink", "nextpageurl", "nextpageuri", "nextpagelink", "nextpage"),
+             (last if asked.cursor else None, following, number + 1) if more else ()),
+            (("previous", "prev", "previousurl", "prevurl", "previouslink", "prevlink", "prevpageurl",
+              "previouspageurl", "previouspageuri", "previouspage", "prevpage"),
+             (before, number - 1) if start > 0 else ()),
+            (("first", "firstpageurl", "firstpageuri"), (start == 0, address(first, 0))),
+            (("last", "lastpageurl", "lastpageuri"), (not more, end)),
+            (("self", "selfurl", "selflink"), (_address(request, {}),)),
+        ):  # fmt: skip
+            facts |= dict.fromkeys(names, (*(one for one in values if one is not None), None, ""))
+        return shown, {"".join(words_of(asked.cursor or "")): (last, ""), **facts}
 
     def _counts_from_zero(self, plan: Plan) -> bool:
         for parameter in plan.operation.parameters:
@@ -174,8 +203,8 @@ class Lister:
         raise Problem(INVALID[::-1], f"The cursor {cursor!r} leads nowhere; take one from the page before.")
 
 
-def _facts(total: int, start: int, size: int | None, count: int, page: int, first: int, cursor: str | None) -> Facts:
-    """What an answer may say about a page of `count` rows: by the words of a property's name, run together."""
+def _facts(total: int, start: int, size: int | None, count: int, page: int, cursor: str | None) -> Facts:
+    """What an answer may say about a page of `count` rows."""
     pages = max(1, math.ceil(total / size)) if size else 1
     more = total - start - count > 0
     facts: Facts = {}
@@ -187,17 +216,31 @@ def _facts(total: int, start: int, size: int | None, count: int, page: int, firs
         (("offset", "start", "skip", "startat"), start),
         (("pages", "totalpages", "lastpage", "pagecount", "maxpage", "numpages", "numberofpages"), pages),
         (("hasmore", "hasnext", "hasnextpage", "more", "truncated", "istruncated"), more),
-        (("last", "islast", "islastpage", "done", "isdone", "end", "endoflist", "finished"), not more),
+        (("islast", "islastpage", "done", "isdone", "end", "endoflist", "finished"), not more),
         (("hasprevious", "haspreviouspage", "hasprev"), start > 0),
-        (("first", "isfirst", "isfirstpage"), start == 0),
+        (("isfirst", "isfirstpage"), start == 0),
         (("numberofelements", "returned", "itemcount"), count),
         (("nextcursor", "nextpagetoken", "nexttoken", "cursor", "endcursor", "nextmarker", "after"), cursor),
-        (("nextpage",), page + 1 if more else None),
-        (("previouspage", "prevpage"), page - 1 if page > first else None),
+        (("nextoffset", "nextstart", "nextskip"), start + count if more else None),
+        (("previousoffset", "prevoffset"), max(0, start - (size or 0)) if start > 0 else None),
         (("incompleteresults",), False),
     ):  # fmt: skip
-        facts |= dict.fromkeys(names, value)
+        facts |= dict.fromkeys(names, (value,) if value is not None else (None, ""))
     return facts
+
+
+def _address(request: Request, changes: Mapping[str, Any]) -> str:
+    """The path and query of the request, with changes to the query; `None` leaves a parameter out."""
+    path = request.plan.operation.path
+    for name, value in request.path.items():
+        path = path.replace(f"{{{name}}}", quote(str(value), safe=""))
+    query: dict[str, Any] = {}
+    for name, value in {**request.query, **changes}.items():
+        inside = value.items() if isinstance(value, dict) else ()
+        query |= {f"{name}[{key}]": one for key, one in inside} if inside else {name: value}
+    written = {name: json.dumps(one) if isinstance(one, bool) else one for name, one in query.items()}
+    text = urlencode({name: one for name, one in written.items() if one is not None}, doseq=True)
+    return f"{path}?{text}" if text else path
 
 
 def _sort_key(field: str, shape: Shape) -> tuple[str | None, bool]:

@@ -157,6 +157,7 @@ def converted(shape: Shape, value: Any) -> Any:
 
 
 _MOST_LINKS = 2
+_MOST_TOLD = 2
 _TRUE = frozenset(("ok", "success", "deleted", "successful", "acknowledged"))
 
 
@@ -216,10 +217,15 @@ class Renderer:
         for name, inner in shape.properties.items():
             flat = self._shapes.of(inner)
             word = "".join(words_of(name))
-            if word in facts and kind_fits(flat, facts[word]):
-                found[name] = facts[word]
-            elif flat.kind == "object" and flat.properties and depth < 2:
-                told = self._told(inner, facts, depth + 1)
+            fitting = [one for one in facts.get(word, ()) if kind_fits(flat, one) and scalar_fits(flat, one)]
+            if str(flat.says.get("format", "")).startswith("uri"):
+                fitting.sort(key=lambda one: not str(one).startswith("/"))
+            if fitting and (fitting[0] != "" or name in shape.required):
+                found[name] = fitting[0]
+            elif flat.kind == "object" and flat.properties and depth < _MOST_TOLD:
+                is_link = word in facts  # `{"next": {"href": "/orders?page=2"}}`
+                inside = dict.fromkeys(("href", "url", "uri"), facts[word]) if is_link else facts
+                told = self._told(inner, inside, depth + 1)
                 if told:
                     found[name] = told
         return found

@@ -878,3 +878,45 @@ def test_an_object_in_the_query_filters_by_each_of_its_properties() -> None:
     assert first["id"] in between
     assert last["id"] not in between
     assert asked(twin, created_at=first["created_at"]) == [first["id"]]
+
+
+LINK = {"type": ["string", "null"], "format": "uri"}
+PAGED = {"page": NUMBER, "size": NUMBER}
+
+
+def paged(query: dict[str, Any], sent: dict[str, Any], **beside: Any) -> dict[str, Any]:
+    """What an answer tells beside a page of 7 orders."""
+    twin = orders(query, record(["items", *beside], items=listed(ref("Order")), **beside), rows=7)
+    found = ok(twin, "listOrders", **sent)
+    return {name: value for name, value in found.items() if name != "items"}
+
+
+def test_links_to_other_pages_lead_there_and_end_with_the_list() -> None:
+    names = dict.fromkeys(("next", "previous", "first", "last", "self"), LINK)
+    page = "/orders?page={}&size=3".format
+    told = paged(PAGED, {"page": 2, "size": 3}, **names)
+    assert told == {"next": page(3), "previous": page(1), "first": page(1), "last": page(3), "self": page(2)}
+    assert paged(PAGED, {"page": 3, "size": 3}, **names)["next"] is None
+    assert paged(PAGED, {"page": 1, "size": 3}, **names)["previous"] is None
+    links = record(["next"], next=record(["href"], href=TEXT))
+    assert paged(PAGED, {"page": 1, "size": 3}, _links=links) == {"_links": {"next": {"href": page(2)}}}
+    assert paged(PAGED, {"page": 3, "size": 3}, next=TEXT | {"format": "uri"}) == {"next": ""}
+
+
+def test_numbers_of_the_next_page_are_those_of_the_request() -> None:
+    query, nothing = {"offset": NUMBER, "limit": NUMBER}, {"type": ["integer", "null"]}
+    names = {"next_offset": nothing, "next_page": nothing, "page": NUMBER, "next": LINK}
+    told = paged(query, {"offset": 3, "limit": 3}, **names)
+    assert told == {"next_offset": 6, "next_page": 3, "page": 2, "next": "/orders?offset=6&limit=3"}
+    told = paged(query, {"offset": 6, "limit": 3}, **names)
+    assert told == {"next_offset": None, "next_page": None, "page": 3, "next": None}
+
+
+def test_a_token_of_the_next_page_is_never_made_up() -> None:
+    query = {"cursor": TEXT, "limit": NUMBER}
+    token = paged(query, {"limit": 5}, next_cursor=TEXT, next=TEXT)
+    assert token["next_cursor"] == token["next"] != ""
+    assert paged(query, {"limit": 5, "cursor": token["next"]}, next_cursor=TEXT, next=TEXT) == {
+        "next_cursor": "",
+        "next": "",
+    }

@@ -22,6 +22,7 @@ Facts = dict[str, tuple[Any, ...]]
 """What is known of a page, by the words of a property's name run together: likely values first, of several types."""
 
 _USUAL_PAGE = 30
+_WAYS = frozenset(("asc", "desc", "ascending", "descending"))
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _NEWEST = {"newest": True, "oldest": False, "recent": True, "latest": True}
 
@@ -111,7 +112,10 @@ class Lister:
         if isinstance(value, dict):
             shown = (value.get(name) for name in (*IDENTIFIERS, "name", "title", "code"))
             return any(_text(one) == _text(wanted) for one in shown)
-        return value is not None and _text(value) == _text(wanted)
+        if isinstance(value, int | float) and not isinstance(value, bool) and _comparable(value) == _comparable(wanted):
+            return True  # 12 and 12.0
+        is_day = isinstance(wanted, str) and _DATE.fullmatch(wanted) and str(value).startswith(f"{wanted}T")
+        return value is not None and (bool(is_day) or _text(value) == _text(wanted))
 
     def _mentions(self, row: Row, word: str) -> bool:
         texts = (value for name, value in row.items() if isinstance(value, str) and not name.startswith("@"))
@@ -122,17 +126,26 @@ class Lister:
     def _sorted(self, plan: Plan, rows: list[Found], given: Mapping[str, Any], shape: Shape) -> list[Found]:
         wanted = given.get(plan.query.sort or "")
         way = str(given.get(plan.query.direction or "", "")).lower()
-        if wanted is None or wanted == "":
-            is_way = way in {"asc", "desc", "ascending", "descending"}
-            return rows[::-1] if is_way and way.startswith("desc") else rows
-        for field in reversed(wanted if isinstance(wanted, list) else str(wanted).split(",")):
-            column, down = _sort_key(str(field), shape)
+        if wanted in (None, "") and way not in _WAYS:
+            wanted, way = given.get(plan.query.direction or ""), ""  # `order=-name`
+        if wanted in (None, ""):
+            return rows[::-1] if way.startswith("desc") else rows
+        fields: list[str] = []
+        for field in map(str, wanted if isinstance(wanted, list) else str(wanted).split(",")):
+            if fields and field.strip().lower() in _WAYS:
+                fields[-1] += f" {field}"  # `sort=name,desc`
+            else:
+                fields.append(field)
+        for field in reversed(fields):
+            column, down = _sort_key(field, shape)
+            down = down or way.startswith("desc")
             if column is not None:
-                down = down or way.startswith("desc")
                 there = [one for one in rows if one[1].get(column) is not None]
                 gone = [one for one in rows if one[1].get(column) is None]
                 there.sort(key=lambda one: self._rank(one[1][column]), reverse=down)
                 rows = there + gone
+            elif field.strip().lower() in _WAYS and down:
+                rows = rows[::-1]  # `sort=desc`
         return rows
 
     def _rank(self, value: Any) -> tuple[int, Any]:
@@ -151,12 +164,14 @@ class Lister:
         start = _whole(given.get(asked.offset or "")) or 0
         cursor = given.get(asked.cursor or "")
         first = 0 if self._counts_from_zero(request.plan) else 1
-        pages_by_default = page is not None and page != first
-        size = limit if limit is not None else _USUAL_PAGE if pages_by_default else None
+        size = limit if limit is not None or page is None else _USUAL_PAGE
         if page is not None and size is not None:
             start += max(0, page - first) * size
         if cursor not in (None, ""):
-            start = self._after(rows, str(cursor), table)
+            start = self._place(rows, str(cursor), table, after=True)
+        elif (before := given.get(asked.before or "")) not in (None, ""):
+            rows = rows[: self._place(rows, str(before), table, after=False)]
+            start = max(0, len(rows) - size) if size is not None else 0
         shown = rows[start:][:size]
         more = start + len(shown) < total
         last = self._token(shown[-1], table) if shown and more else None
@@ -196,11 +211,17 @@ class Lister:
     def _token(self, found: Found, table: Table) -> str:
         return str(self._store.value(found[1].get(table.key.column)) or found[0])
 
-    def _after(self, rows: list[Found], cursor: str, table: Table) -> int:
+    def _place(self, rows: list[Found], cursor: str, table: Table, *, after: bool) -> int:
+        """The place of the row that a cursor names, or after it. Where it was deleted, of the next one."""
         for place, found in enumerate(rows):
             if self._token(found, table) == cursor:
-                return place + 1
-        raise Problem(INVALID[::-1], f"The cursor {cursor!r} leads nowhere; take one from the page before.")
+                return place + after
+        keys = self._store.keys(table.name)
+        gone = next((place for place, key in enumerate(keys) if key.rpartition("/")[2] == cursor), None)
+        if gone is None:
+            raise Problem(INVALID[::-1], f"The cursor {cursor!r} leads nowhere; take one from the page before.")
+        later = set(keys[gone:])
+        return next((place for place, (key, _) in enumerate(rows) if key in later), len(rows))
 
 
 def _facts(total: int, start: int, size: int | None, count: int, page: int, cursor: str | None) -> Facts:
@@ -247,7 +268,7 @@ def _sort_key(field: str, shape: Shape) -> tuple[str | None, bool]:
     """The column that a list is sorted by, and whether downwards: `-created`, `created:desc`, `created desc`."""
     down = field.startswith("-")
     words = words_of(field)
-    if words and words[-1] in {"asc", "desc", "ascending", "descending"}:
+    if words and words[-1] in _WAYS:
         down, words = down or words[-1].startswith("desc"), words[:-1]
     if len(words) == 1 and words[0] in _NEWEST:
         down, words = _NEWEST[words[0]], ["created"]

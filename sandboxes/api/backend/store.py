@@ -65,6 +65,10 @@ class Store:
         changes = self._changes.get(table)
         return changes[key] if changes is not None and key in changes else self.origin.rows(table).get(key)
 
+    def keys(self, table: str) -> list[str]:
+        """The keys of all rows that were ever there, the oldest first."""
+        return list(dict.fromkeys([*self.origin.rows(table), *self._changes.get(table, ())]))
+
     def items(self, table: str) -> Iterator[tuple[str, Row]]:
         """Keys and rows, the oldest first."""
         base, changes = self.origin.rows(table), self._changes.get(table, {})

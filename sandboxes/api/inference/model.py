@@ -167,6 +167,7 @@ class Query:
     page: str | None = None
     offset: str | None = None
     cursor: str | None = None
+    before: str | None = None
     search: str | None = None
     sort: str | None = None
     direction: str | None = None

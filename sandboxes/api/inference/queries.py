@@ -19,6 +19,7 @@ _PAGE = ("page", "page number", "current page", "page num", "p")
 _OFFSET = ("offset", "skip", "start", "start index", "start at", "from", "page offset")
 _CURSOR = ("cursor", "after", "starting after", "page token", "next token", "marker", "continuation token",
            "page cursor", "next cursor", "start cursor", "page after", "iterator")  # fmt: skip
+_BEFORE = ("ending before", "page before", "before cursor", "previous cursor")
 _SORT = ("sort", "sort by", "order by", "ordering", "sort field")
 _DIRECTION = ("direction", "order", "sort order", "sort dir", "sort direction", "order direction")
 _SEARCH = ("q", "query", "search", "keyword", "keywords", "search term", "term", "text")
@@ -52,8 +53,8 @@ def query_of(shapes: Shapes, parameters: Iterable[Parameter], row: Shape, beside
     rest = [one for one in parameters if one.location == "query"]
     found: dict[str, str | None] = {}
     for role, names in (
-        ("limit", _LIMIT), ("page", _PAGE), ("offset", _OFFSET), ("cursor", _CURSOR), ("sort", _SORT),
-        ("direction", _DIRECTION), ("search", _SEARCH),
+        ("limit", _LIMIT), ("page", _PAGE), ("offset", _OFFSET), ("cursor", _CURSOR), ("before", _BEFORE),
+        ("sort", _SORT), ("direction", _DIRECTION), ("search", _SEARCH),
     ):  # fmt: skip
         named = (one for name in names for one in rest if _is_called(one.name, name))
         usable = (one.name for one in named if _may_be(role, shapes.of(one.schema), one.name in row.properties))

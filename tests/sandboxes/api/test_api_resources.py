@@ -920,3 +920,44 @@ def test_a_token_of_the_next_page_is_never_made_up() -> None:
         "next_cursor": "",
         "next": "",
     }
+
+
+def test_pages_without_a_size_are_of_one_size() -> None:
+    twin = orders({"page": NUMBER}, rows=70)
+    pages = [asked(twin, page=number) for number in (1, 2, 3, 4)]
+    assert [len(one) for one in pages] == [30, 30, 10, 0]
+    assert [key for page in pages for key in page] == asked(twin)
+
+
+@pytest.mark.parametrize(
+    ("query", "column"),
+    [
+        ({"sort": "desc"}, "id"),
+        ({"order": "-name"}, "name"),
+        ({"sort": "name,desc"}, "name"),
+        ({"sort": "id,desc"}, "id"),
+    ],
+)
+def test_a_list_is_sorted_downwards_however_that_is_written(query: dict[str, str], column: str) -> None:
+    twin = orders(dict.fromkeys(query, TEXT))
+    rows = ok(twin, "listOrders")
+    shown = [one[column] for one in ok(twin, "listOrders", **query)]
+    assert shown == sorted((one[column] for one in rows), reverse=True) != [one[column] for one in rows]
+
+
+def test_pages_by_cursor_go_back_and_outlive_the_row_that_the_cursor_names() -> None:
+    twin = orders({"starting_after": TEXT, "ending_before": TEXT, "limit": NUMBER}, rows=7)
+    ids = asked(twin)
+    assert asked(twin, ending_before=str(ids[5]), limit=2) == ids[3:5]
+    assert asked(twin, ending_before=str(ids[1]), limit=2) == ids[:1]
+    twin.call_now("deleteOrder", {"id": ids[3]})
+    assert asked(twin, starting_after=str(ids[3]), limit=2) == ids[4:6]
+    assert asked(twin, ending_before=str(ids[3]), limit=2) == ids[1:3]
+    assert twin.call_now("listOrders", {"starting_after": "none"}).is_error
+
+
+def test_equal_numbers_and_days_are_found_however_they_are_written() -> None:
+    twin = orders({"total": {"type": "number"}, "created_at": DATE})
+    made = [ok(twin, "createOrder", name="a", total=total) for total in (7_000_000, 7_000_000.0)]
+    assert asked(twin, total=7_000_000) == asked(twin, total=7_000_000.0) == [one["id"] for one in made]
+    assert made[0]["id"] in asked(twin, created_at=made[0]["created_at"][:10])

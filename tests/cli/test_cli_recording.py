@@ -61,7 +61,7 @@ def test_without_a_twin_each_session_is_compared_with_a_twin_of_the_others(folde
             await world.call("get_policy", {"topic": "shipping"})
 
     anyio.run(play)
-    result = toolbake("divergence", "desk.jsonl", "--json", "report.json")
+    result = toolbake("divergence", "desk.jsonl", "--json-to", "report.json")
     assert result.exit_code == 3, result.stderr
     # Each session has one call that the other has too, and one that it has alone.
     assert "each session with a twin of the others: 50.0% of the results agree, and 0 of 2 sessions" in result.stdout
@@ -82,7 +82,7 @@ def test_what_a_twin_prints_goes_to_stderr(folder):
 
 def test_a_named_twin_that_agrees_ends_with_0_and_one_that_does_not_with_3(folder):
     assert toolbake("divergence", "desk.jsonl", "twin.py:same").exit_code == 0
-    result = toolbake("divergence", "desk.jsonl", "twin.py:other", "--json", "report.json")
+    result = toolbake("divergence", "desk.jsonl", "twin.py:other", "--json-to", "report.json")
     assert result.exit_code == 3
     assert "| get_order | 1 | 0 of 1 |" in result.stdout
     assert json.loads((folder / "report.json").read_text())["agrees"] is False
@@ -121,10 +121,28 @@ def test_mistakes_end_with_1_and_one_message(folder, words, complaint):
 
 
 def test_a_file_for_json_that_cannot_be_written_does_not_cost_the_report(folder):
-    result = toolbake("divergence", "desk.jsonl", "--json", "none/report.json")
+    result = toolbake("divergence", "desk.jsonl", "--json-to", "none/report.json")
     assert result.exit_code == 1
-    assert "none/report.json: No such file or directory" in result.stderr
+    assert "none/report.json cannot be written: No such file or directory" in " ".join(result.stderr.split())
     assert "2 calls in 1 session were compared: 100.0% of the results agree." in result.stdout
+
+
+@pytest.mark.parametrize("target", ["desk.jsonl", "twin.py", "none.jsonl", "."])
+def test_a_report_never_replaces_another_file(folder, target):
+    (folder / "none.jsonl").write_text("")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    result = toolbake("divergence", "desk.jsonl", "twin.py:same", "--json-to", target)
+    assert result.exit_code == 1
+    assert f"--json-to is '{target}', which is there and is no divergence report" in " ".join(result.stderr.split())
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_report_is_printed_as_json_and_replaces_an_older_one(folder):
+    for twin, code in (("twin.py:other", 3), ("twin.py:same", 0)):
+        result = toolbake("divergence", "desk.jsonl", twin, "--json", "--json-to", "report.json")
+        assert result.exit_code == code, result.stderr
+        assert json.loads(result.stdout)["agrees"] is (code == 0)
+        assert (folder / "report.json").read_text() == result.stdout
 
 
 def test_a_cassette_must_be_named(folder):

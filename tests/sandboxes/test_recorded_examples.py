@@ -61,7 +61,14 @@ def test_the_command_reports_what_differs_and_ends_with_three(tmp_path: Path, mo
     (tmp_path / "files").mkdir()
     monkeypatch.chdir(tmp_path / "files")
     server = shlex.join([*node_command("server-filesystem"), "."])
-    words = ["divergence", str(EXAMPLE / "files.jsonl"), "--command", server, "--json", str(tmp_path / "report.json")]
+    words = [
+        "divergence",
+        str(EXAMPLE / "files.jsonl"),
+        "--command",
+        server,
+        "--json-to",
+        str(tmp_path / "report.json"),
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "sdk.cli", *words],
         capture_output=True,

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..failing import clean_errors
-from ..options import MODEL_PANEL, Command, ConnectTimeout, Debug, Endpoint, EndpointKey, Tools, finite, http_port
+from ..options import (
+    MODEL_PANEL,
+    AsJson,
+    Command,
+    ConnectTimeout,
+    Debug,
+    Endpoint,
+    EndpointKey,
+    Tools,
+    finite,
+    http_port,
+)
 
 if TYPE_CHECKING:
     from sandboxes.divergence import DivergenceReport
@@ -142,7 +153,10 @@ AtLeast = Annotated[
 JsonFile = Annotated[
     str | None,
     typer.Option(
-        "--json", metavar="FILE", show_default="none", help="Write the whole report as JSON, with every difference."
+        "--json-to",
+        metavar="FILE",
+        show_default="none",
+        help="Write the whole report as JSON, with every difference, into a file that is new or an older report.",
     ),
 ]
 
@@ -280,6 +294,7 @@ def divergence(
     ignore_text: IgnoreText = None,
     keep_ids: KeepIds = False,
     at_least: AtLeast = None,
+    as_json: AsJson = False,
     json_file: JsonFile = None,
     connect_timeout: ConnectTimeout = 120.0,
     debug: Debug = False,
@@ -291,28 +306,47 @@ def divergence(
 
     Each recorded session gets a world of its own. Its calls are made in their order, and results, errors and schemas
     are compared, path by path. Identifiers that a session created (an order it placed) may be others in the twin; they
-    are followed through the later calls. The report is Markdown on stdout.
+    are followed through the later calls. The report is Markdown on stdout, or JSON with --json.
 
     Exit codes: 0 it agrees, 1 an error, 3 it does not.
 
     Examples:
       toolbake divergence orders.jsonl
       toolbake divergence orders.jsonl twin.py:orders --ignore '**.updated_at'
-      toolbake divergence files.jsonl --command 'npx server-filesystem notes' --json report.json
+      toolbake divergence files.jsonl --command 'npx server-filesystem notes' --json-to report.json
     """
     with clean_errors(debug):
+        from ...traces.atomic_files import write_bytes
         from ..process import printing_to_stderr, quiet_libraries
 
         quiet_libraries()
         how: dict[str, Any] = {"ignore": ignore or [], "ignore_text": ignore_text or [], "map_ids": not keep_ids}
+        if json_file is not None:
+            _require_replaceable(Path(json_file))
         with printing_to_stderr():
             report = _compared(cassette, twin, command, connect_timeout, how)
-        typer.echo(report.to_markdown(), nl=False)  # first: a file that cannot be written does not cost the report
+        text = report.to_json() + "\n" if as_json else report.to_markdown()
+        typer.echo(text, nl=False)  # first: a file that cannot be written does not cost the report
         if json_file is not None:
-            Path(json_file).write_text(report.to_json() + "\n", encoding="utf-8")
+            write_bytes(Path(json_file), f"{report.to_json()}\n".encode())
         agrees = report.agrees if at_least is None else report.agreement >= at_least
         if not agrees:
             raise typer.Exit(DIVERGES)
+
+
+def _require_replaceable(path: Path) -> None:
+    """Raises `ConfigError` where something is there that is no report: a cassette or a twin would be lost."""
+    from sandboxes.divergence import DivergenceReport
+
+    from ...errors import ConfigError
+
+    try:
+        if path.exists():
+            DivergenceReport.model_validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        raise ConfigError(
+            f"--json-to is {str(path)!r}, which is there and is no divergence report; name a new file"
+        ) from None
 
 
 def _compared(

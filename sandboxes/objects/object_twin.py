@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import inspect
+import io
 import pickle
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import ModuleType
@@ -92,9 +94,6 @@ def _cannot(owner: str, name: str, why: str) -> SourceError:
     )
 
 
-_CONTAINERS = (list, dict, set, bytearray)
-
-
 def mutable_defaults(method: Callable[..., Any]) -> dict[str, Any]:
     """Parameter -> default, of those that a method could change for every later call: `def post(tags=[])`."""
     defaults = {}
@@ -107,28 +106,93 @@ def mutable_defaults(method: Callable[..., Any]) -> dict[str, Any]:
 
 
 class ClassAttributes:
-    """The containers that a class and its bases hold for all of their objects."""
+    """The data that a class and its bases hold for all of their objects."""
 
-    def __init__(self, kind: type) -> None:
-        self._kind = kind
-        self._pristine = {
-            (base, name): copy.deepcopy(value)
-            for base in kind.__mro__
+    def __init__(self, kind: type, shared: Collection[str] = ()) -> None:
+        """`shared`: names of those that are left alone. Raises `SourceError` for an iterator: each world would go on
+        where another stopped, and nothing tells how far it is."""
+        self._kind, self._shared = kind, shared
+        self._watched: dict[tuple[type, str], _Watched] = {}
+        """Of values that can change; others are only replaced."""
+        for base, name in self._places():
+            value = vars(base)[name]
+            if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+                raise SourceError(
+                    f"{base.__name__}.{name} is {kind_of(value)}, which all worlds would go on with; make it in "
+                    f"`__init__`, or name it in shared=({name!r},) if no method takes from it"
+                )
+            if watched := _Watched.of(value):
+                self._watched[base, name] = watched
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Raises `ToolFailure` where the call within has changed some of it, and puts it back as it was."""
+        before = {(base, name): vars(base)[name] for base, name in self._places()}
+        try:
+            yield
+        finally:
+            new = [place for place in self._places() if place not in before]
+            for base, name in new:
+                delattr(base, name)
+            changed = [place for place in before if not self._is_unchanged(place, before[place])]
+            for base, name in changed:
+                watched = self._watched.get((base, name))
+                value = before[base, name] if watched is None else copy.deepcopy(watched.copy)
+                setattr(base, name, value)
+                if again := _Watched.of(value):
+                    self._watched[base, name] = again
+            if names := ", ".join(f"{base.__name__}.{name}" for base, name in new + changed):
+                raise ToolFailure(
+                    f"{self._kind.__name__} changed {names}, which all worlds share; set it in `__init__` instead",
+                    delivery="answered",
+                )
+
+    def _is_unchanged(self, place: tuple[type, str], before: Any) -> bool:
+        now, watched = vars(place[0]).get(place[1], self), self._watched.get(place)
+        return (now is before or _is_equal(now, before)) if watched is None else watched.is_unchanged(now)
+
+    def _places(self) -> list[tuple[type, str]]:
+        return [
+            (base, name)
+            for base in self._kind.__mro__
             for name, value in vars(base).items()
-            if isinstance(value, _CONTAINERS) and not (name.startswith("__") and name.endswith("__"))
-        }
+            if not (name in self._shared or (name.startswith("__") and name.endswith("__")))
+            and not inspect.isroutine(value)
+            and not hasattr(type(value), "__get__")
+        ]
 
-    def require_unchanged(self) -> None:
-        """Raises `ToolFailure` where a call has changed one, and puts it back as it was."""
-        changed = [place for place, value in self._pristine.items() if vars(place[0]).get(place[1]) != value]
-        for base, name in changed:
-            setattr(base, name, copy.deepcopy(self._pristine[base, name]))
-        if changed:
-            names = ", ".join(f"{base.__name__}.{name}" for base, name in changed)
-            raise ToolFailure(
-                f"{self._kind.__name__} changed {names}, which all worlds share; set it in `__init__` instead",
-                delivery="answered",
-            )
+
+@dataclass(frozen=True)
+class _Watched:
+    """What tells whether a value was changed."""
+
+    copy: Any
+    form: bytes | None
+    """Of an object that is not equal to its own copy."""
+
+    @classmethod
+    def of(cls, value: Any) -> _Watched | None:
+        """None where nothing in the value can change, or nothing can copy it: a number, a lock, a module."""
+        try:
+            twin = copy.deepcopy(value)
+            return None if twin is value else cls(twin, None if _is_equal(value, twin) else pickle.dumps(value))
+        except Exception:
+            return None
+
+    def is_unchanged(self, now: Any) -> bool:
+        if self.form is None:
+            return _is_equal(now, self.copy)
+        try:
+            return pickle.dumps(now) == self.form
+        except Exception:
+            return False
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:  # of arrays, `==` is no truth
+        return False
 
 
 _MAGIC = b"toolbake objects 1\n"
@@ -240,7 +304,7 @@ class ObjectTwin(Sandbox):
         self._copy = copy or (lambda world: copied(world, shared))
         examples = {one: make_one() for one, make_one in self._makers.items()}
         self._methods = _all_methods(examples, methods, dict(schemas or {}), frozenset(reads))
-        self._class_attributes = {one: ClassAttributes(type(example)) for one, example in examples.items()}
+        self._class_attributes = {one: ClassAttributes(type(example), shared) for one, example in examples.items()}
         self._reads = frozenset(reads)
         self._world: dict[str, Any] = {}
         self._is_shared = False
@@ -348,14 +412,13 @@ class ObjectTwin(Sandbox):
     def _answer(self, method: Method, world: dict[str, Any], arguments: dict[str, Any]) -> Any:
         one = world[method.owner]
         try:
-            found = getattr(one, method.tool.name)(**arguments)
-            found = list(found) if inspect.isgenerator(found) else found
+            with self._class_attributes[method.owner].unchanged():
+                found = getattr(one, method.tool.name)(**arguments)
+                found = list(found) if inspect.isgenerator(found) else found
         except (Refused, ToolFailure):
             raise
         except self._refusals as error:
             raise Refused(f"{type(error).__name__}: {error}") from error
-        finally:
-            self._class_attributes[method.owner].require_unchanged()
         return self.jsonable(found)
 
     def _advance(self, by: timedelta) -> None:

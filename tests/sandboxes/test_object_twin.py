@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
+import itertools
 import json
+import random
 import threading
 import uuid
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -270,6 +273,44 @@ def test_a_class_attribute_that_a_method_changes_is_a_broken_tool_and_put_back(t
     with pytest.raises(ToolFailure, match=r"Leaking changed Leaking\.notes, which all worlds share"):
         twin.call_now("note", {"text": text})
     assert Leaking.notes == ["first"]
+
+
+class Numbering:
+    """Counts for all objects of the class, in all the ways there are."""
+
+    next_id = 1000
+    recent: ClassVar[deque[int]] = deque(maxlen=3)
+    chance = random.Random(0)
+    lock = threading.Lock()  # which nothing can copy
+
+    def count(self, where: str) -> int:
+        """Count."""
+        if where == "next_id":
+            type(self).next_id += 1
+        if where == "recent":
+            self.recent.append(1)
+        if where == "chance":
+            self.chance.random()
+        if where == "latest":
+            type(self).latest = 1  # type: ignore[attr-defined]
+        return self.next_id
+
+
+def test_worlds_share_no_counter_of_their_class() -> None:
+    twin = ObjectTwin(Numbering)
+    for where in ("next_id", "recent", "chance", "latest") * 2:
+        with pytest.raises(ToolFailure, match=rf"Numbering changed Numbering\.{where}, which all worlds share"):
+            twin.call_now("count", {"where": where})
+        assert twin.fork().call_now("count", {"where": "nowhere"}).structured == 1000
+
+
+def test_an_iterator_of_a_class_is_refused_unless_it_is_named_as_shared() -> None:
+    class Endless(Numbering):
+        ids = itertools.count(1)
+
+    with pytest.raises(SourceError, match=r"Endless\.ids is a count.*make it in `__init__`"):
+        ObjectTwin(Endless)
+    assert ObjectTwin(Endless, shared=("ids",)).call_now("count", {"where": "nowhere"}).structured == 1000
 
 
 def test_a_copy_of_ones_own_is_used() -> None:

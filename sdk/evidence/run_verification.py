@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
 from functools import partial
@@ -164,17 +165,20 @@ async def verify_run(
     either way. `timeout_s`: for each verdict.
 
     What is wrong is in `findings`. Raises `RunFolderError` for a folder that holds no run, or one without evidence,
-    and `ConfigError` for what cannot be a verifier or a key, and for `allow_later` without a root or a key.
+    and `ConfigError` for what cannot be a verifier, a root or a key, and for `allow_later` without a root or a key.
     """
     if allow_later and root is None and public_key is None:
         raise ConfigError(
             "allow_later is about what was recorded after a signature or a noted root: give public_key or root with it"
         )
+    if root is not None and re.fullmatch("[0-9a-f]{64}", root.strip().lower()) is None:
+        raise ConfigError(f"`root` is {root!r}; give the 64 hexadecimal digits that verify prints as the root")
+    key = _public_key(public_key) if public_key is not None else None
     if verifier is not None:
         check_verifier(verifier)
     check = _Check(_folder(path))
     check.chain()
-    check.evidence(anchor=check.anchor(root, public_key), allow_later=allow_later)
+    check.evidence(anchor=check.anchor(root, key), allow_later=allow_later)
     check.calls()
     check.rollouts()
     check.audits()
@@ -362,7 +366,7 @@ class _Check:
             text = f"it is not of the last closing entry of {EVIDENCE} ({where})"
             self._wrong(Finding("changed", ROOT, None, text))
 
-    def anchor(self, root: str | None, public_key: Path | None) -> int:
+    def anchor(self, root: str | None, public_key: Ed25519PublicKey | None) -> int:
         """The line of the last entry that the given root or key vouches for; 0 where nothing is vouched for."""
         anchor = self._line_of(root.strip().lower(), "--root", "the root that was given") if root is not None else 0
         signature = self.path / SIGNATURE
@@ -463,15 +467,14 @@ def _signature_file(root: str, entries: int, public_key: bytes, signature: bytes
     return canonical(content) + b"\n"
 
 
-def check_signature(raw: bytes, public_key_file: Path | None) -> tuple[dict[str, Any], str | None]:
+def check_signature(raw: bytes, wanted: Ed25519PublicKey | None) -> tuple[dict[str, Any], str | None]:
     """The content of `evidence.sig.json`, and what is wrong with it; None where the signature is right.
 
-    With `public_key_file` it must be that key's. Raises `ConfigError` for a file that is not such a key.
+    With `wanted` it must be that key's.
     """
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-    wanted = _public_key(public_key_file) if public_key_file is not None else None
     try:
         content = parse(raw)
         root, entries = content["root"], content["entries"]

@@ -268,6 +268,22 @@ def test_a_file_that_is_no_such_key_is_an_error_with_the_fix(
     assert "openssl" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--public-key", "gone.pem", "the key gone.pem cannot be read"),
+        ("--root", "zzz", "'zzz'; give the 64 hexadecimal digits"),
+        ("--root", "", "''; give the 64 hexadecimal digits"),
+    ],
+)
+def test_a_key_or_a_root_that_cannot_be_one_does_not_accuse_an_unsigned_run(
+    tmp_path: Path, option: str, value: str, message: str
+) -> None:
+    result = toolbake("verify", make_run(tmp_path / "run"), option, value)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert message in result.stderr
+
+
 def test_a_run_that_does_not_hold_is_not_signed(tmp_path: Path, keys: Path) -> None:
     run = make_run(tmp_path / "run")
     (run / "calls.jsonl").unlink()

@@ -139,6 +139,8 @@ def exported_file(target: Path, like: Path | None = None) -> Iterator[BinaryIO]:
         if mode is not None:
             temporary.chmod(mode)  # also where the umask takes rights away
         os.replace(temporary, target)
-    except OSError as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise ToolbakeError(f"{target} cannot be written: {error.strerror or error}; choose another file") from error

@@ -19,7 +19,7 @@ from sdk.errors import ConfigError, RunFolderError
 from sdk.judging import labelled_examples
 from sdk.records import Rollout
 from sdk.traces.run_folder import RunFolder
-from sdk.viewing import view
+from sdk.viewing import export_page, view
 from sdk.viewing.index import RunIndex, find_runs
 from sdk.viewing.page_files import one_script
 from sdk.viewing.rollout_view import cut_texts, text_at
@@ -259,7 +259,10 @@ def test_a_label_that_was_edited_into_none_is_named(desk: Path, tmp_path: Path) 
     done = CliRunner().invoke(app, ["view", str(desk), "--export-labels", str(tmp_path / "labels.jsonl")])
     assert done.exit_code == 1
     assert "labels.jsonl, line 1, is not a label (label: Input should be" in " ".join(done.output.split())
-    assert not (tmp_path / "labels.jsonl").exists()
+    assert list(tmp_path.glob("*labels*")) == []
+    with pytest.raises(RunFolderError, match="is not a label"):
+        export_page([desk], tmp_path / "page.html")
+    assert list(tmp_path.glob("*page*")) == []  # nor a hidden one
 
 
 @pytest.mark.parametrize("wrong", [7, "text", {"a": 1}, [7], [{"prompt_ids": 7}]])

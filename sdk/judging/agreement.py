@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
@@ -10,13 +9,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from mcp_bridge.safe_text import visible
 
-from ..errors import ConfigError, VerifierError
+from ..errors import ConfigError, VerifierError, wrong_fields
+from ..evaluation.conditions import is_success
 from ..evaluation.statistics import Interval, wilson
 from ..records import Rollout, Task
+from ..tasks.files import read_json_lines
 from ..verifiers import VerifierLike, run_verifier
 from ..worker_pool import work_through
 from .ranking import Ranked, Ranker, Ranking
@@ -79,7 +80,7 @@ class Agreement(BaseModel, frozen=True):
             + (
                 f"{kappa.estimate:.2f} [{kappa.low:.2f}, {kappa.high:.2f}]"
                 if kappa
-                else "not defined: only one answer was ever given"
+                else f"not defined: {'only one answer was ever given' if self.examples else 'nothing was judged'}"
             ),
             "",
             "                judge: right  judge: wrong",
@@ -103,27 +104,24 @@ def labelled_examples(path: Path | str) -> list[Labelled]:
     """
     path = Path(path)
     try:
-        # Not splitlines(): that also breaks at characters such as U+2028, which JSON allows inside strings.
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"examples {str(path)!r} cannot be read: {error}") from error
-    read = [_example(line, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
+        rows = list(read_json_lines(path))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; examples are a .jsonl file, each line {_FORM}") from error
+    read = [_example(row, where) for row, where in rows]
     found = [example for example in read if example is not None]
+    if read and not found:
+        raise ConfigError(f"examples {str(path)!r}: all {len(read)} are labelled unsure; label some good or bad")
     if not found:
         raise ConfigError(f"examples {str(path)!r} holds none; give a line of JSON for each")
     return found
 
 
+_FORM = '{"label": true, "rollout": {...}} or {"label": true, "prompt": ..., "answer": ..., "expected": {...}}'
 _LABELS = {"good": True, "bad": False}
 
 
-def _example(line: str, where: str) -> Labelled | None:
+def _example(row: Any, where: str) -> Labelled | None:
     """What a line holds; None where somebody was unsure, which no judge can be held to."""
-    form = '{"label": true, "rollout": {...}} or {"label": true, "prompt": ..., "answer": ..., "expected": {...}}'
-    try:
-        row: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: not JSON ({error}); examples are a .jsonl file, each line {form}") from error
     try:
         label = row.get("label") if isinstance(row, dict) else None
         if label == "unsure":
@@ -138,9 +136,11 @@ def _example(line: str, where: str) -> Labelled | None:
         task = Task(prompt=row["prompt"], expected=row.get("expected", {}))
         return Rollout(id=where, task=task, answer=row["answer"]), label
     except KeyError as error:
-        raise ConfigError(f"{where}: {error.args[0]} is missing; a line is {form}") from error
-    except ValueError as error:  # pydantic's are among them
-        raise ConfigError(f"{where}: {error}; a line is {form}") from error
+        raise ConfigError(f"{where}: {error.args[0]} is missing; a line is {_FORM}") from error
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {wrong_fields(error, 'rollout')}; a line is {_FORM}") from error
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}; a line is {_FORM}") from error
 
 
 async def measure_agreement(
@@ -155,7 +155,9 @@ async def measure_agreement(
     async def judge_one(place: int) -> None:
         try:
             verdict = await run_verifier(asked, examples[place][0], timeout_s=None)
-            judged[place] = verdict.score >= threshold - 1e-9
+            judged[place] = is_success(
+                examples[place][0].model_copy(update={"verdict": verdict, "failure": None}), threshold
+            )
         except VerifierError as error:
             judged[place] = str(error)
 

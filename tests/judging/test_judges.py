@@ -256,7 +256,7 @@ def test_the_command_says_how_far_a_judge_agrees_and_fails_below_the_wanted_kapp
     table = tmp_path / "labels.csv"
     table.write_text("prompt,answer,label\na,b,good\n")
     no_json = check_in_shell(table, endpoint, tmp_path)
-    assert (no_json.exit_code, "labels.csv:1: not JSON" in no_json.output, ".jsonl" in no_json.output) == (
+    assert (no_json.exit_code, "labels.csv, line 1: not JSON" in no_json.output, ".jsonl" in no_json.output) == (
         1,
         True,
         True,
@@ -264,13 +264,16 @@ def test_the_command_says_how_far_a_judge_agrees_and_fails_below_the_wanted_kapp
     none = check_in_shell(write(tmp_path / "n.jsonl", labels(1, 1)), endpoint, tmp_path, "down")
     assert (none.exit_code, "2 without a verdict" in none.output) == (1, True)
     assert "gave no verdict on any of the 2 examples" in none.output
+    assert "kappa       not defined: nothing was judged" in none.output
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "holds none"),
-        ("{", r"l\.jsonl:1: "),
+        ("{", r"l\.jsonl, line 1: not JSON: "),
+        ('{"label": "unsure"}\n{"label": "unsure"}', "all 2 are labelled unsure; label some good or bad"),
+        ('{"label": true, "prompt": "a", "answer": 7}', "line 1: answer: Input should be a valid string; a line is"),
         ('{"label": 1}', "true or false"),
         ('{"label": true, "x": 1}', "'x'"),
         ('{"label": true}', "prompt is missing"),
@@ -280,6 +283,11 @@ def test_examples_that_cannot_be_read_are_named(tmp_path, text, message):
     (tmp_path / "l.jsonl").write_text(text)
     with pytest.raises(ConfigError, match=message):
         labelled_examples(tmp_path / "l.jsonl")
+
+
+def test_examples_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "l.jsonl").write_text('{"label": true, "prompt": "a", "answer": "b"}', encoding="utf-8-sig")
+    assert [(one.answer, label) for one, label in labelled_examples(tmp_path / "l.jsonl")] == [("b", True)]
 
 
 def test_labels_of_the_page_are_examples_but_for_the_unsure(tmp_path):

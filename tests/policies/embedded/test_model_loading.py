@@ -22,7 +22,7 @@ from sdk.errors import ModelError
 from sdk.policies.models import LoadedModel, load_model, save_model
 from sdk.policies.models.loading import require_place
 from sdk.policies.models.saving import fresh_folder
-from sdk.policies.models.smollm2 import embedded_folder
+from sdk.policies.models.smollm2 import embedded_folder, embedded_tokenizer_folder
 
 
 @pytest.fixture(scope="session")
@@ -137,6 +137,26 @@ def test_a_sampling_that_is_no_number_is_named(folder: Path) -> None:
     (folder / "generation_config.json").write_text('{"do_sample": true, "temperature": "hot"}')
     with pytest.raises(ModelError, match="temperature is 'hot'; it must be a number; correct it there"):
         load_model(folder)
+
+
+@pytest.mark.timeout(300)
+def test_the_embedded_model_is_converted_only_for_its_weights_and_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TOOLBAKE_CACHE", str(tmp_path))
+    for _ in range(2):
+        light = embedded_tokenizer_folder()
+    assert [path.name for path in tmp_path.iterdir()] == [light.name]
+    assert not list(light.glob("*.safetensors"))
+
+    whole = embedded_folder()
+    assert [record.message for record in caplog.records] == ["preparing the embedded model (once)"]
+    assert capfd.readouterr().err == ""
+    assert (whole / "model.safetensors").is_file()
+    for path in light.iterdir():
+        assert (whole / path.name).read_bytes() == path.read_bytes()
+    assert embedded_tokenizer_folder() == embedded_folder() == whole
+    (whole / "model.safetensors").unlink()  # pytest keeps the folder
 
 
 def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:

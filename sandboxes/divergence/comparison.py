@@ -380,7 +380,13 @@ def _breaks_schema(answer: ToolResult, schema: Mapping[str, Any] | None) -> Diff
 
 
 def _texts(patterns: Sequence[str]) -> list[re.Pattern[str]]:
-    try:
-        return [re.compile(pattern) for pattern in patterns]
-    except re.error as error:
-        raise SourceError(f"ignore_text has a pattern that is not a valid regular expression: {error}") from error
+    found = []
+    for pattern in patterns:
+        try:
+            found.append(re.compile(pattern))
+        except re.error as error:
+            raise SourceError(
+                f"`ignore_text` {pattern!r} is not a valid regular expression: {error}; write \\ before a sign that "
+                "stands for itself"
+            ) from error
+    return found

@@ -27,6 +27,7 @@ from .commands.tools import tools
 from .commands.train import train
 from .commands.verify import verify
 from .commands.view import view
+from .failing import Command
 
 # Tracebacks with the values of local variables could show keys.
 app = typer.Typer(
@@ -97,9 +98,9 @@ for _command in (
     divergence,
     verify,
 ):
-    app.command(help=_help(_command.__doc__))(_command)
+    app.command(cls=Command, help=_help(_command.__doc__))(_command)
 
 _judge = typer.Typer(no_args_is_help=True, help="Measure a judge, or ask a model about each row of a file.")
-_judge.command("check", help=_help(check.__doc__))(check)
-_judge.command("label", help=_help(label.__doc__))(label)
+_judge.command("check", cls=Command, help=_help(check.__doc__))(check)
+_judge.command("label", cls=Command, help=_help(label.__doc__))(label)
 app.add_typer(_judge, name="judge")

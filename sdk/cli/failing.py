@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
     from ..records import Rollout
@@ -18,6 +21,37 @@ STOPPED = "stopped"
 RESUMABLE = "stopped; run the same command again to go on"
 _BY_SIGNAL = 128
 """With the signal's number, the shell's own exit code for a process that a signal ended: 130 for Ctrl-C."""
+
+
+_options: ContextVar[Collection[str]] = ContextVar("options", default=())
+
+
+class Command(TyperCommand):
+    """A command whose messages name its own options, see `as_options`."""
+
+    def invoke(self, ctx: Any) -> Any:
+        token = _options.set({option for parameter in self.params for option in parameter.opts})
+        try:
+            return super().invoke(ctx)
+        finally:
+            _options.reset(token)
+
+
+def as_options(text: str, options: Collection[str] | None = None) -> str:
+    """`text` with the parameters of `sdk` as they are typed: "`max_calls`" as --max-calls, "`port=0`" as --port 0.
+
+    `options`: those there are; None: of the command that runs. What is none of them stays as it is.
+    """
+    known = _options.get() if options is None else options
+
+    def option(found: re.Match[str]) -> str:
+        name = "--" + found[1].replace("_", "-")
+        for typed in (name, f"{name}-env", name.removesuffix("s")):
+            if typed in known:
+                return " ".join([typed, *([found[2].strip("'")] if found[2] else [])])
+        return found[0]
+
+    return re.sub(r"`(\w+)(?:=([^`]+))?`", option, text)
 
 
 @contextmanager
@@ -113,7 +147,7 @@ def _end(error: BaseException, debug: bool) -> NoReturn:
     if debug or messages is None:
         raise error
     for message in messages:
-        say_red(message)
+        say_red(as_options(message))
     raise typer.Exit(1) from error
 
 

@@ -169,7 +169,8 @@ async def verify_run(
     """
     if allow_later and root is None and public_key is None:
         raise ConfigError(
-            "allow_later is about what was recorded after a signature or a noted root: give public_key or root with it"
+            "`allow_later` is about what was recorded after a signature or a noted root: give `public_key` or `root` "
+            "with it"
         )
     if root is not None and re.fullmatch("[0-9a-f]{64}", root.strip().lower()) is None:
         raise ConfigError(f"`root` is {root!r}; give the 64 hexadecimal digits that verify prints as the root")

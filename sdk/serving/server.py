@@ -308,8 +308,8 @@ def bind(host: str, port: int, api_key: str | None) -> socket.socket:
         raise ConfigError(f"host is {host!r}, which is no address of this machine: {error}") from error
     if api_key is None and not ipaddress.ip_address(address[0]).is_loopback:
         raise ConfigError(
-            f"host is {host!r}, which other machines can reach, and there is no api_key; "
-            "give an api_key, or host='127.0.0.1' for this machine only"
+            f"`host` is {host!r}, which other machines can reach, and there is no key; "
+            "give `api_key`, or `host='127.0.0.1'` for this machine only"
         )
     listener = socket.socket(family, kind, protocol)
     try:
@@ -321,7 +321,7 @@ def bind(host: str, port: int, api_key: str | None) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise ConfigError(
-                f"port {port} of {host} is in use by another program; stop it, choose another port, or port=0 for any"
+                f"port {port} of {host} is in use by another program; stop it, choose another port, or `port=0` for any"
             ) from error
         raise ConfigError(f"cannot listen on port {port} of {host}: {error.strerror}") from error
     return listener

@@ -149,8 +149,8 @@ class SynthesizedTasks:
             lines = [f"no task was made in {self.attempts} attempts"]
         if len(self.tasks) < self.wanted:
             lines.append(
-                f"{self.wanted} were wanted: the tools and worlds give no more that differ enough; give more `setups`, "
-                "more `max_calls`, or go on with fewer"
+                f"{self.wanted} were wanted: the tools and worlds give no more that differ enough; synthesize with "
+                "more `setups`, more `max_calls`, or go on with fewer"
             )
         lines += [f"  guessable: {one}" for one in one_answer_fits(self.tasks)]
         lines += [f"  {count} left out: {reason}" for reason, count in Counter(self.left_out).most_common()]
@@ -477,7 +477,7 @@ def _checked(plan: _Plan, policy: ModelSource) -> _Plan:
         raise ConfigError(f"min_realism is {plan.min_realism!r}; it must lie between 0 and 1")
     if plan.difficulty is not None:
         if policy is None:
-            raise ConfigError("difficulty is measured by a policy's attempts; give `policy`, or leave difficulty out")
+            raise ConfigError("difficulty is measured by a policy's attempts; give `policy`, or leave `difficulty` out")
         low, high = plan.difficulty
         if not 0 <= low < high <= 1:
             raise ConfigError(f"difficulty is {plan.difficulty}; give two shares that rise, such as (0.1, 0.9)")

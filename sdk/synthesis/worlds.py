@@ -173,7 +173,8 @@ async def open_worlds(source: Toolset, setups: Sequence[Setup] | None, progress:
     if setups is not None and not setups:
         raise ConfigError('setups is empty; give at least one, such as [{"seed": 1}], or leave it out')
     if setups is None and not source.can_setup:
-        raise ConfigError("the tools take no setup, so there is one world only; say so with setups=[{}]")
+        (progress or Silent()).say("the tools take no setup: all tasks are made in one world")
+        setups = [{}]
     worlds = Worlds(
         source, setups if setups is not None else [{"seed": seed} for seed in range(1, SEEDS + 1)], progress
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from heard import Heard
 
 import sdk
 from mcp_bridge import SourceError, ToolFailure, connect
@@ -108,6 +109,20 @@ async def test_a_state_that_is_told_as_text_and_a_tool_that_is_not_shown_will_do
         assert await world.state() == {"result": {"": {"value": "no notes"}}}
         await world.call("add", {"text": "first"})
         assert diff({}, await world.state() or {})[0]["after"].strip() == "first"
+
+
+async def test_a_server_that_takes_no_setup_has_one_world_to_make_tasks_in(tmp_path: Path) -> None:
+    (tmp_path / "seed").mkdir()
+    server = {
+        "command": sys.executable,
+        "args": [str(FILING)],
+        "env": {"NOTES_FILE": "${TOOLBAKE_WORLD_DIR}/notes.txt"},
+        "toolbake": {"world": {"folder": str(tmp_path / "seed"), "state": "read"}, "read_only": ["read"]},
+    }
+    heard = Heard()
+    made = await sdk.synthesize_async({"mcpServers": {"filing": server}}, 1, max_calls=1, progress=heard)
+    assert made.attempts > 0
+    assert "the tools take no setup: all tasks are made in one world" in heard.lines
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,8 @@ def test_distill_takes_the_rollouts_of_a_finished_run(desk, tasks, endpoint):
     assert made.exit_code == 0, made.stderr
     told = json.loads(made.stdout)
     assert (told["file"], told["examples"], told["left_out"]["not_verified"]) == ("sft.jsonl", 1, 1)
+    none = toolbake(*(word.replace("sft", "none") for word in words), "--threshold", "9")
+    assert (none.exit_code, "Lower --threshold, or take" in none.stderr) == (1, True), none.stderr
     both = toolbake("distill", "desk.py:tools", tasks, *words[2:])
     assert "give TASKS or --run FOLDER, exactly one of them; this has both" in both.stderr
 

@@ -228,6 +228,7 @@ def test_a_class_becomes_a_sandbox_and_functions_wait_for_requests(empty):
     said = init("shop", "--python", "shop.py")
     assert "ObjectTwin(Shop)" in (empty / "shop" / "tools.py").read_text()
     assert "10 were wanted" in said
+    assert "synthesize with more --setup, more --max-calls" in said
     replay_gold(empty / "shop")
     (empty / "sums.py").write_text('def add(a: int, b: int) -> int:\n    """Add."""\n    return a + b\n')
     said = init("sums", "--python", "sums.py")

@@ -100,7 +100,10 @@ def test_a_named_twin_that_agrees_ends_with_0_and_one_that_does_not_with_3(folde
         (["divergence", "none.jsonl"], "there is no cassette 'none.jsonl'"),
         (["divergence", "twin.py"], "line 2 of the cassette 'twin.py' is none of header, session, call"),
         (["divergence", "desk.jsonl", "twin.py"], "a Python file; name the object in it"),
-        (["divergence", "desk.jsonl", "twin.py:same", "--ignore-text", "("], "not a valid regular expression"),
+        (
+            ["divergence", "desk.jsonl", "twin.py:same", "--ignore-text", "("],
+            "--ignore-text '(' is not a valid regular expression",
+        ),
         (["record", "twin.py:same", "--to", "x.jsonl"], "only an MCP server can be recorded from outside"),
         (["record", "--to", "x.jsonl"], "give exactly one of TOOLS and --command"),
         (["record", "--command", "cat", "--to", "x.jsonl", "--scrub", "("], "not a valid regular expression"),

@@ -272,7 +272,35 @@ MISTAKES: dict[str, Mistake] = {
         "serve ./none --api-key-env NO_SUCH_KEY", "'NO_SUCH_KEY'", "--api-key-env is", "set it to the key itself"
     ),
     "an open address without a key": Mistake(
-        "serve ./none --host 0.0.0.0 --port 0", "'0.0.0.0'", "host is", "give an api_key, or host='127.0.0.1'"
+        *("serve ./none --host 0.0.0.0 --port 0", "'0.0.0.0'", "--host is"),
+        "give --api-key-env, or --host 127.0.0.1 for this machine only",
+    ),
+    "a page for others without a key": Mistake(
+        "view tasks.jsonl --host 0.0.0.0", "'0.0.0.0'", "--host is", "give --api-key-env, or --host 127.0.0.1 for this"
+    ),
+    "a run that is not there": Mistake(
+        "export runs/none --to vllm --output-dir out",
+        "'runs/none'",
+        "model:",
+        "a hub name, or none for the embedded model.",
+    ),
+    "later entries of no root": Mistake(
+        "verify run --allow-later",
+        "after a signature or a noted root",
+        "--allow-later is",
+        "give --public-key or --root",
+    ),
+    "a root that is none": Mistake("verify run --root zzz", "'zzz'", "--root is", "give the 64 hexadecimal digits"),
+    "a difficulty of nobody": Mistake(
+        *("synthesize desk.py:tools --to made.jsonl --difficulty 0.1,0.9", "measured by a policy's attempts"),
+        *("difficulty is", "give --policy, or leave --difficulty out"),
+    ),
+    "setups that do not fit": Mistake(
+        *("synthesize twin.py:twin --to made.jsonl --setup '{\"sed\": 1}'", "unknown setup 'sed'", "a world with"),
+        *(
+            "Give --setup that fit the tools",
+            {"twin.py": "from sandboxes.helpdesk import Helpdesk\ntwin = Helpdesk()\n"},
+        ),
     ),
     "a folder that is in use for something else": Mistake(
         *(f"{TRAIN} --set evaluation.heldout=1 --output-dir .", "is not empty and holds no run (", "HERE"),

@@ -229,5 +229,5 @@ def test_the_same_call_again_leaves_a_signature_whole(signed: Path) -> None:
 
 
 def test_allowing_what_comes_later_asks_for_something_that_it_comes_after(signed: Path) -> None:
-    with pytest.raises(ConfigError, match="give public_key or root with it"):
+    with pytest.raises(ConfigError, match="give `public_key` or `root` with it"):
         verified(signed / "run", allow_later=True)

@@ -36,7 +36,7 @@ def test_two_servers_cannot_claim_one_port_while_the_first_still_loads():
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_a_host_that_others_reach_needs_a_key(host):
-    with pytest.raises(ConfigError, match="which other machines can reach, and there is no api_key"):
+    with pytest.raises(ConfigError, match="which other machines can reach, and there is no key"):
         serve("/no/such/model", host=host, port=0)
     bind(host, 0, "key").close()
 

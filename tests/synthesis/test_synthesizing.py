@@ -205,7 +205,7 @@ def lookup(word: str) -> str:
         (Careless(), {}, "differ in .*orders.*: they cannot be reset"),
         (Helpdesk(), {"setups": [{"sed": 1}]}, "unknown setup 'sed'.*Give `setups` that fit"),
         (Helpdesk(), {"setups": []}, "setups is empty"),
-        (Helpdesk(), {"difficulty": (0.1, 0.9)}, "give `policy`, or leave difficulty out"),
+        (Helpdesk(), {"difficulty": (0.1, 0.9)}, "give `policy`, or leave `difficulty` out"),
         (Helpdesk(), {"difficulty": (0.9, 0.1), "policy": "embedded"}, "two shares that rise"),
         (Helpdesk(), {"min_realism": 2}, "between 0 and 1"),
         (Helpdesk(), {"max_calls": 0}, "max_calls is 0"),

@@ -156,7 +156,7 @@ def test_a_rollout_that_is_not_there_is_an_error_that_says_so(helpdesk_url: str,
 
 
 def test_other_machines_need_the_key_which_the_page_asks_for(desk: Path, serve: Serve) -> None:
-    with pytest.raises(ConfigError, match="there is no api_key"):
+    with pytest.raises(ConfigError, match="there is no key"):
         view([desk], host="0.0.0.0", port=0)
     url = serve(desk, api_key="secret")
     with httpx.Client(base_url=url) as client:

@@ -15,7 +15,7 @@ import typer
 from mcp_bridge.errors import BridgeError
 
 from ...errors import ConfigError
-from ..failing import clean_errors
+from ..failing import as_options, clean_errors
 from ..options import Debug
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def init(
                 with contextlib.suppress(OSError):  # what went wrong is told, not what is left of it
                     one.rmdir()
             raise
+        why = as_options(why, ("--setup", "--max-calls"))  # of synthesize, which makes more
         rest = _rest(tools, tasks, why)
         if (folder / REQUESTS_FILE).exists():
             rest.pop(REQUESTS_FILE, None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import ConfigError
-from ..failing import RESUMABLE, clean_errors
+from ..failing import RESUMABLE, as_options, clean_errors
 from ..options import (
     AsJson,
     Command,
@@ -247,7 +247,7 @@ def synthesize(
         if not made.tasks:
             raise ConfigError(str(made))
         if not as_json:
-            typer.echo(str(made))
+            typer.echo(as_options(str(made)))
             return
         told: dict[str, Any] = {"tasks": len(made.tasks), "wanted": made.wanted, "attempts": made.attempts}
         told |= {"left_out": dict(made.left_out), "unused_tools": dict(made.unused_tools)}

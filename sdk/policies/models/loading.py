@@ -107,7 +107,8 @@ def require_place(name: str | os.PathLike[str]) -> None:
     near = _near_folders(folder) if name else []
     hint = f" Near it are {', '.join(near)}." if near else ""
     raise ModelError(
-        f"model: there is no model folder {name!r}; give a folder with a config.json, a hub name, or None.{hint}"
+        f"model: there is no model folder {name!r}; give a folder with a config.json, a hub name, or none for the "
+        f"embedded model.{hint}"
         + " A model of the hub with such a name must be in its cache: hf download NAME."
         * (not is_path and len(parts) == 2)
     )

@@ -442,7 +442,7 @@ def test_vllm_is_refused_where_it_would_serve_something_else(
     )
     with pytest.raises(ConfigError, match="show names only of clients' tools, and vLLM shows them in full"):
         serve_with_vllm(folder, port=0)
-    with pytest.raises(ConfigError, match="there is no api_key"):
+    with pytest.raises(ConfigError, match="there is no key"):
         serve_with_vllm(folder, host="0.0.0.0", port=0)
     with pytest.raises(ConfigError, match="drain_seconds is -1"):
         serve_with_vllm(folder, port=0, drain_seconds=-1)

@@ -62,8 +62,8 @@ def toolbake(
     rest on.
     Each command explains itself with -h.
 
-    Results go to stdout and progress to stderr. Exit codes: 0 done, 1 an error, 2 a mistyped command, 3 a
-    hole that certify found, 130 Ctrl-C.
+    Results go to stdout and progress to stderr. Exit codes: 0 done, 1 an error, 2 a mistyped command, 3
+    what was checked does not hold (certify, verify, divergence), 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP.
     """
 
 

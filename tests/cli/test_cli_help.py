@@ -48,6 +48,10 @@ def test_the_overview_names_every_command_in_the_order_of_use():
     assert result.exit_code == 0
     places = [result.stdout.index(f"│ {name} ") for name in COMMANDS]
     assert places == sorted(places)
+    shown = " ".join(result.stdout.split())
+    assert (
+        "3 what was checked does not hold (certify, verify, divergence), 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP" in shown
+    )
 
 
 @pytest.mark.parametrize("name", commands())

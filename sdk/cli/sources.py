@@ -32,6 +32,7 @@ def place_arguments(tools: str | None, second: str | None, command: str | None) 
 
 def tool_source(tools: str | None, command: str | None) -> Any:
     """What `mcp_bridge.connect` takes. Raises `ConfigError` unless exactly one of both is given."""
+    tools = tools or None  # as of a variable of the shell that is not set
     if (tools is None) == (command is None):
         given = f"TOOLS ({tools}) and --command ({command})" if tools is not None else "neither TOOLS nor --command"
         raise ConfigError(
@@ -86,7 +87,7 @@ def _split_command(command: str) -> list[str]:
 
 def task_source(tasks: str | None) -> Any:
     """What `sdk.tasks.load_tasks` takes: the path of a file, or a named object such as a list of tasks."""
-    if tasks is None:
+    if not tasks:
         raise ConfigError("TASKS is missing; give a .jsonl, .json, .csv or .parquet file, or an object: file.py:name")
     return load_named(tasks, "TASKS") if is_named_object(tasks) else Path(tasks).expanduser()
 

@@ -60,14 +60,7 @@ def open_renderer(model: str | None) -> ChatRenderer:
 
     require_extra("serve", "counting tokens", ModelError)
 
-    try:
-        tokenizer = _open_tokenizer(model)
-    except (OSError, ValueError, KeyError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(
-            f"cannot load the tokenizer of {model!r}: {reason}; give a model folder, or a hub name that can be reached"
-        ) from error
-    return make_renderer(tokenizer)
+    return make_renderer(_open_tokenizer(model))
 
 
 def _open_tokenizer(model: str | None) -> Any:
@@ -80,7 +73,7 @@ def _open_tokenizer(model: str | None) -> Any:
         return PreTrainedTokenizerFast.from_pretrained(str(embedded_tokenizer_folder()))
     from transformers import AutoTokenizer
 
-    from ..policies.model_source import require_place_of
+    from ..policies.models.loading import from_pretrained, require_place
 
-    require_place_of(model)
-    return AutoTokenizer.from_pretrained(model)
+    require_place(model)
+    return from_pretrained(AutoTokenizer, model, model, what="the tokenizer of the model")

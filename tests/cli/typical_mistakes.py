@@ -59,6 +59,13 @@ FASTAPI = '{"openapi": "3.1.0", "info": {"title": "o", "version": "1"}, "paths":
 MISTAKES: dict[str, Mistake] = {
     # ---- tools
     "no tools": Mistake("tools", "neither TOOLS nor --command", "TOOLS is", "an mcp.json, a URL, or an object"),
+    "tools of an empty variable": Mistake(
+        "tools ''", "neither TOOLS nor --command", "TOOLS is", "an mcp.json, a URL, or an object"
+    ),
+    "a model folder without a tokenizer": Mistake(
+        *("tools desk.py:tools --model run", "(tokenizer.json) are missing", "the tokenizer of the model 'run'"),
+        *("save the model again with", {"run/config.json": '{"model_type": "llama"}'}),
+    ),
     "tools twice": Mistake(
         "tools mcp.json --command x", "TOOLS (mcp.json) and --command (x)", "TOOLS and --command;", "exactly one of"
     ),

@@ -81,7 +81,7 @@ def load_tokenizer(name_or_path: str | os.PathLike[str] | None = None) -> Loaded
         source = str(folder)
     from transformers import AutoTokenizer
 
-    tokenizer = _from_pretrained(AutoTokenizer, source, name, what="the tokenizer of the model")
+    tokenizer = from_pretrained(AutoTokenizer, source, name, what="the tokenizer of the model")
     if not tokenizer.chat_template:
         raise ModelError(
             f"the model {name!r} has no chat template, so it is probably a base model; choose its instruct variant, "
@@ -151,7 +151,7 @@ def _load_weights(source: str, name: str, dtype: Any, device: str | None) -> Any
     if dtype is None:
         dtype = torch.bfloat16 if on_gpu else torch.float32
     with quiet_loading():
-        model = _from_pretrained(AutoModelForCausalLM, source, name, dtype=dtype)
+        model = from_pretrained(AutoModelForCausalLM, source, name, dtype=dtype)
     return model.to(device or ("cuda" if on_gpu else "cpu")).eval()
 
 
@@ -162,7 +162,7 @@ def load_sampling(source: str, name: str) -> Sampling:
     if Path(source).is_dir() and not (Path(source) / "generation_config.json").is_file():
         return DEFAULT_SAMPLING
     with quiet_loading():
-        return _take_sampling(_from_pretrained(GenerationConfig, source, name), name)
+        return _take_sampling(from_pretrained(GenerationConfig, source, name), name)
 
 
 def _take_sampling(settings: Any, name: str) -> Sampling:
@@ -181,7 +181,7 @@ def _take_sampling(settings: Any, name: str) -> Sampling:
         raise ModelError(f"the generation_config.json of {name!r} cannot be used: {error}; correct it there") from error
 
 
-def _from_pretrained(auto_class: Any, source: str, name: str, what: str = "the model", **options: Any) -> Any:
+def from_pretrained(auto_class: Any, source: str, name: str, what: str = "the model", **options: Any) -> Any:
     """`from_pretrained`, with its failures as `ModelError`. `what` is loaded."""
     from safetensors import SafetensorError
 

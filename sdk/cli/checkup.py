@@ -281,8 +281,20 @@ async def _connected(toolset: Toolset, model: str | None, tasks: Any, config: Pa
             fix = MISSING_STATE
         found.append(Advice("tools", "advice", "no world can tell its state, so final_state() cannot judge", fix, 35))
     else:
-        found += await _fresh_worlds(toolset)
+        found += [*_without_seed(toolset), *await _fresh_worlds(toolset)]
     return [*found, _tokens(toolset, model)]
+
+
+def _without_seed(toolset: Toolset) -> Iterator[Advice]:
+    """Servers whose worlds are folders of their own and tell their state, and lack only what these folders begin as."""
+    kept_in = {tool.name for tool in toolset.tools if not tool.annotations.open_world}
+    for world in toolset.worlds:
+        if world.has_folder and world.has_state and world.is_fresh and kept_in.intersection(world.live_tools):
+            fix = (
+                f'add "folder" beside "state" in the "world" of {world.source} (docs/tools.md), what each world begins '
+                "as; an empty one will do. toolbake synthesize makes tasks only then"
+            )
+            yield Advice("tools", "advice", f"{world.source}: its calls count as real, without a folder", fix, 25)
 
 
 async def _worlds(toolset: Toolset, tasks: Any, config: Path | None) -> list[Advice]:

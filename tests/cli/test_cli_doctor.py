@@ -199,6 +199,24 @@ def test_worlds_of_a_server_of_ones_own_get_the_advice_that_fits_what_they_lack(
     assert any(re.search(advice, one) for one in report["to_do"]), report["to_do"]
 
 
+FILING = {
+    "command": sys.executable,
+    "args": [str(ROOT / "tests" / "bridge" / "servers" / "filing.py")],
+    "env": {"NOTES_FILE": "${TOOLBAKE_WORLD_DIR}/notes.txt"},
+}
+
+
+@pytest.mark.parametrize("begins", [{}, {"folder": "seed"}])
+def test_worlds_of_files_lack_only_a_folder_to_begin_as_before_tasks_are_made_in_them(desk, begins):
+    (desk / "seed").mkdir()
+    options = {"toolbake": {"world": {"state": "read", **begins}, "read_only": ["read"]}}
+    (desk / "mcp.json").write_text(json.dumps({"mcpServers": {"filing": FILING | options}}))
+    told = toolbake("doctor", "mcp.json").stdout
+    assert ('add "folder" beside "state"' in told) is (not begins), told
+    made = toolbake("synthesize", "mcp.json", "--to", "made.jsonl", "-n", "1", "--quiet")
+    assert ("are not simulated" in made.stderr) is (not begins)
+
+
 SHARED = """
 NOTES = []
 

@@ -41,6 +41,7 @@ COMES_WITH = {
     "safetensors": "transformers",
     "tokenizers": "transformers",
     "huggingface_hub": "transformers",
+    "tqdm": "transformers",
     "referencing": "jsonschema",
     "pyarrow": "datasets",
     "pydantic_core": "pydantic",

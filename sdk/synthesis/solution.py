@@ -7,13 +7,16 @@ import functools
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from mcp_bridge import Toolset
-from sandboxes.changes import diff
+from sandboxes.changes import Change, diff
 
 from ..connecting import connect
 from ..errors import ConfigError, PolicyFailure
@@ -48,6 +51,9 @@ _LITERALS = {"true": True, "false": False, "null": None}
 _LONGEST_VALUE = 8
 """Words. A longer text is a passage, in which the answer has to be named."""
 _CONCURRENCY = 8
+_CLOCK = re.compile(r"\d\d:\d\d|\d{9,}")
+_TICK_S = 1.1
+"""A clock that counts seconds shows another time then."""
 
 
 async def solve_async(
@@ -73,8 +79,12 @@ async def solve_async(
     nothing; a task that changes the world has no answer unless one is given. `reply`: the last message of the
     demonstration; by default the answer. `tags`, `family`: as in `Task`.
 
+    The calls are played a second time in another fresh world, unless worlds share state. What the server chose itself,
+    such as the time or a random key, differs there: such columns, and the tables of such keys, are named in
+    `expected["ignore"]` and in a warning, and no change of them is expected.
+
     An answer that neither a result nor the prompt has is logged as a warning: it may be computed, or mistyped. Raises
-    `ConfigError` for calls that cannot be read, that a tool refuses, or whose answer is not clear.
+    `ConfigError` for calls that cannot be read, that a tool refuses, or whose answer is not clear or differs each time.
     """
     fields = {"prompt": prompt, "setup": dict(setup or {}), "tags": dict(tags or {}), "family": family}
     task = task_from_mapping(fields, "the task")
@@ -137,22 +147,34 @@ async def _solved(
     called = {call.name for draft in drafts for call in draft.calls}
     if shared := {tool: why for tool, why in changes_shared(source).items() if tool in called}:
         warn(_of_shared(shared))
-    plays = []
-    for number, draft in enumerate(drafts):
-        job = Job(id=f"solve/{number}", task=draft.task, seed=0)
-        plays.append((job, ScriptedAgent(functools.partial(_next, draft.calls), name="solution")))
     context = RunContext(tools=source, verifier=None, limits=_UNBOUNDED, concurrency=_CONCURRENCY)
-    with progress.track("solving", len(plays)) as step:
-        played = await play_scripts(plays, context, step)
+
+    async def play(which: str) -> list[Rollout]:
+        plays = []
+        for number, draft in enumerate(drafts):
+            job = Job(id=f"{which}/{number}", task=draft.task, seed=0)
+            plays.append((job, ScriptedAgent(functools.partial(_next, draft.calls), name="solution")))
+        with progress.track("solving", len(plays)) as step:
+            return await play_scripts(plays, context, step)
+
+    began = time.monotonic()
+    played = await play("solve")
+    again: Sequence[Rollout | None] = [None] * len(drafts)
+    if not shared and not any(map(_refused, played)):
+        if any(_CLOCK.search(json.dumps(_changes(rollout), default=str)) for rollout in played):
+            await anyio.sleep(max(0.0, began + _TICK_S - time.monotonic()))
+        again = await play("solve-again")
     found, problems = [], []
-    for draft, rollout in zip(drafts, played, strict=True):
+    for draft, rollout, second in zip(drafts, played, again, strict=True):
         try:
-            found.append(_whole(draft, rollout))
+            found.append(_whole(draft, rollout, second))
         except ConfigError as error:
             problems.append(f"{draft.where}: {error}")
     if problems:
         raise ConfigError("\n".join(problems))
     for draft, task, rollout in zip(drafts, found, played, strict=True):
+        if ignored := task.expected.get("ignore"):
+            warn(f"{draft.where}: {', '.join(ignored)} differ in each world, so that they are not compared")
         if doubt := answer_doubt(task, rollout):
             warn(f"{draft.where}: {doubt}")
     return found
@@ -189,18 +211,50 @@ def _of_shared(tools: Mapping[str, str]) -> str:
     )
 
 
-def _whole(draft: _Draft, rollout: Rollout) -> Task:
-    """The task with what its calls brought about."""
+def _whole(draft: _Draft, rollout: Rollout, again: Rollout | None) -> Task:
+    """The task with what its calls brought about. `again`: the same calls in another fresh world."""
+    if refused := _refused(rollout):
+        raise ConfigError(refused)
+    expected = _brought_about(draft, rollout)
+    if again is not None:
+        if refused := _refused(again):
+            raise ConfigError(f"in a second fresh world, {refused}")
+        second = _brought_about(draft, again)
+        if differing := _differing(expected.get("changes", []), second.get("changes", [])):
+            expected["ignore"] = sorted({*expected.get("ignore", ()), *differing})
+            kept = [one for one in expected["changes"] if not {one["table"], _column(one)} & differing]
+            if not kept and draft.answer is None and "answer" not in draft.task.expected:
+                raise ConfigError(
+                    f"all that the calls change differs in each world: {', '.join(sorted(differing))}; let the server "
+                    "take its keys and times from the task's setup, or give an answer"
+                )
+            expected["changes"] = kept
+        for name in ("answer", "calls"):
+            if expected.get(name) != second.get(name):
+                raise ConfigError(
+                    f"the expected {name} would differ in each world: {expected[name]!r} and {second[name]!r}; give "
+                    f"{name} with values that stay the same, or let the server take them from the task's setup"
+                )
+    reply = draft.reply or (_said(expected["answer"]) if "answer" in expected else "Done.")
+    messages = [Message(role="assistant", tool_calls=[record.call]) for record in rollout.calls]
+    demonstration = [*messages, Message(role="assistant", content=reply)]
+    return draft.task.model_copy(update={"expected": expected, "demonstration": demonstration})
+
+
+def _refused(rollout: Rollout) -> str:
+    """Why the calls could not be played; empty where they were."""
     for record in rollout.calls:
         if record.result.is_error:
             said = record.result.text[:300].rstrip(" .\n")
-            raise ConfigError(f"{_written(record.call)} is refused: {said}; correct the call, or the task's setup")
-    if rollout.failure is not None:
-        raise ConfigError(f"the calls could not be played: {rollout.failure.message}")
+            return f"{_written(record.call)} is refused: {said}; correct the call, or the task's setup"
+    return "" if rollout.failure is None else f"the calls could not be played: {rollout.failure.message}"
+
+
+def _brought_about(draft: _Draft, rollout: Rollout) -> dict[str, Any]:
+    """What is expected after one play."""
     expected: dict[str, Any] = {**draft.task.expected}
-    changes = None
-    if rollout.initial_state is not None and rollout.final_state is not None:
-        changes = expected["changes"] = diff(rollout.initial_state, rollout.final_state)
+    if (changes := _changes(rollout)) is not None:
+        expected["changes"] = changes
     results = [_value(record.result.structured, record.result.text) for record in rollout.calls]
     if isinstance(draft.answer, str) and draft.answer.startswith("$"):
         expected["answer"] = _as_answer(_at(draft.answer, results))
@@ -208,12 +262,26 @@ def _whole(draft: _Draft, rollout: Rollout) -> Task:
         expected["answer"] = draft.answer
     elif "answer" not in expected and changes in (None, []):
         expected["answer"] = _only_value(results)
-    calls = [record.call for record in rollout.calls]
-    expected["calls"] = [{"name": call.name, "arguments": call.arguments} for call in calls]
-    reply = draft.reply or (_said(expected["answer"]) if "answer" in expected else "Done.")
-    messages = [Message(role="assistant", tool_calls=[call]) for call in calls]
-    demonstration = [*messages, Message(role="assistant", content=reply)]
-    return draft.task.model_copy(update={"expected": expected, "demonstration": demonstration})
+    expected["calls"] = [{"name": record.call.name, "arguments": record.call.arguments} for record in rollout.calls]
+    return expected
+
+
+def _changes(rollout: Rollout) -> list[Change] | None:
+    if rollout.initial_state is None or rollout.final_state is None:
+        return None
+    return diff(rollout.initial_state, rollout.final_state)
+
+
+def _differing(first: Sequence[Change], second: Sequence[Change]) -> set[str]:
+    """The columns whose values differ between two plays, and the tables with keys that do."""
+    rows = [{(one["table"], one["key"]) for one in changes} for changes in (first, second)]
+    found = {table for table, _ in rows[0] ^ rows[1]}
+    one_only = [one for one in first if one not in second] + [one for one in second if one not in first]
+    return found | {_column(one) for one in one_only if one["table"] not in found}
+
+
+def _column(change: Change) -> str:
+    return f"{change['table']}.{change['column']}"
 
 
 def read_calls(given: Calls) -> list[ToolCall]:

@@ -20,7 +20,8 @@ _TEXTS = ("id", "family")
 _MESSAGE_LISTS = ("demonstration",)
 _ENTRIES = {
     **dict.fromkeys(
-        ("answer", "calls_may_differ", "changes", "state", "forbid", "answer_json", "answer_pattern"), "expected"
+        ("answer", "calls_may_differ", "changes", "state", "ignore", "forbid", "answer_json", "answer_pattern"),
+        "expected",
     ),
     **dict.fromkeys(("split", "tier", "kind"), "tags"),
     "seed": "setup",

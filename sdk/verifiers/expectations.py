@@ -30,7 +30,7 @@ _CHECKS: tuple[tuple[frozenset[str], VerifierLike], ...] = (
     (frozenset({"answer_pattern"}), answer_pattern()),
 )
 _MAY_DIFFER = "calls_may_differ"
-_BESIDE = frozenset({"options", _MAY_DIFFER})
+_BESIDE = frozenset({"options", "ignore", _MAY_DIFFER})
 """Fields that tell how another one is compared."""
 _KNOWN = frozenset[str]().union(*(fields for fields, _ in _CHECKS), _BESIDE)
 
@@ -59,11 +59,11 @@ class AsExpected:
 def as_expected() -> AsExpected:
     """A verifier: 1 if everything holds that the task expects, otherwise 0.
 
-    `changes` and `state` are compared by `final_state()`, `calls` and `forbid` by `calls_match()`, `answer` by
-    `answer_match()`, `answer_json` and `answer_schema` by `answer_json()`, `answer_pattern` by `answer_pattern()`.
-    Where a task expects calls and no answer, no other call may succeed: calling every tool would be right otherwise. A
-    task with other fields, or none, is unscored: it needs a verifier of its own. On the command line:
-    `--verifier expected`.
+    `changes` and `state` are compared by `final_state()`, without what `ignore` names, `calls` and `forbid` by
+    `calls_match()`, `answer` by `answer_match()`, `answer_json` and `answer_schema` by `answer_json()`,
+    `answer_pattern` by `answer_pattern()`. Where a task expects calls and no answer, no other call may succeed: calling
+    every tool would be right otherwise. A task with other fields, or none, is unscored: it needs a verifier of its own.
+    On the command line: `--verifier expected`.
 
     `calls_may_differ`, true: other calls than the expected ones are right, too. The values of the expected calls that
     the request names must be among the arguments or results of calls that succeeded. Where no `changes` are expected,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from mcp_bridge.safe_text import and_more
@@ -121,6 +121,12 @@ class FinalState(ReadyMade):
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the world is as the task expects, 0 otherwise. Raises `VerifierError` when that cannot be known."""
         expected = rollout.task.expected
+        if "ignore" in expected:
+            return replace(self, ignore=(*self.ignore, *_ignored_columns(rollout.task)))._compared(rollout)
+        return self._compared(rollout)
+
+    def _compared(self, rollout: Rollout) -> Verdict:
+        expected = rollout.task.expected
         if "changes" not in expected and "state" not in expected:
             needed = "final_state compares with expected['changes'] or expected['state']"
             raise missing_expected(rollout.task, needed)
@@ -195,14 +201,22 @@ def final_state(*, state: Literal["equals", "contains"] = "equals", ignore: tupl
     - `task.expected["state"]`: the final state `state="equals"` this, or `"contains"` it (objects may have more keys).
 
     Where a task has both, both must hold. `ignore` names tables ("audit_log") and columns ("orders.updated_at") that
-    are left out of both sides. Raises `VerifierError` where the world has no readable state, and where the task has
-    neither entry.
+    are left out of both sides; those in `task.expected["ignore"]` are, too. Raises `VerifierError` where the world has
+    no readable state, and where the task has neither entry.
 
     Where nothing should change, a rollout that does nothing is right: combine with `answer_match()` there.
 
     Example: `all_of(final_state(ignore=("orders.updated_at",)), answer_match())`
     """
     return FinalState(state=state, ignore=ignore)
+
+
+def _ignored_columns(task: Task) -> list[str]:
+    ignored = task.expected["ignore"]
+    if not isinstance(ignored, list) or not all(isinstance(name, str) for name in ignored):
+        form = "a list of tables and columns, such as ['orders.updated_at']"
+        raise wrong_expected(task, "ignore", f"is {shortened(ignored)}; it must be {form}")
+    return ignored
 
 
 def _checked_changes(gold: Any, task: Task) -> list[Mapping[str, Any]]:

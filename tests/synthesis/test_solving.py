@@ -3,6 +3,9 @@
 import csv
 import json
 import re
+import time
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from sandboxes.helpdesk import Helpdesk
 from sdk.blocking import solve_file
 from sdk.cli.app import app
 from sdk.policies.scripted import ScriptedAgent, replay_demonstration
+from sdk.records import ToolCall
 from sdk.verifiers import all_of, answer_match, answer_set, as_expected, final_state, required_calls
 
 SETUP = {"seed": 43, "scenario": "default"}
@@ -236,6 +240,67 @@ def test_a_state_that_is_no_table_is_named_with_how_to_make_it_one(
     monkeypatch.setenv("TOOLBAKE_CONTROL", "1")
     with pytest.raises(mcp_bridge.SourceError, match=f"the state has {kind} at 'orders'.*{fix}"):
         sdk.solve(shop(orders), "How many orders are there?", "look()", answer="two")
+
+
+def diary(made: Callable[[dict[str, Any], str], Any]) -> MCPServer:
+    server = MCPServer("diary")
+    worlds = mcp_bridge.worlds(server, make=dict, state=lambda kept: kept)
+
+    @server.tool(structured_output=False)
+    def write(text: str) -> str:
+        """Write into the diary."""
+        return str(made(worlds(), text))
+
+    return server
+
+
+def timed(kept: dict[str, Any], text: str) -> None:
+    kept["notes"] = {"1": {"text": text, "made_at": time.time_ns()}}
+
+
+def random_row(kept: dict[str, Any], text: str) -> None:
+    timed(kept, text)
+    kept["log"] = {str(uuid.uuid4()): {"text": text}}
+
+
+@pytest.mark.parametrize(("made", "ignored"), [(timed, ["notes.made_at"]), (random_row, ["log", "notes.made_at"])])
+def test_what_differs_between_two_fresh_worlds_is_not_expected_of_a_rollout(
+    made: Callable[..., Any], ignored: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TOOLBAKE_CONTROL", "1")
+    task = sdk.solve(diary(made), "Note tea.", "write(text='tea')")
+    change = {"table": "notes", "key": "1", "column": "text", "before": None, "after": "tea"}
+    assert (task.expected["changes"], task.expected["ignore"]) == ([change], ignored)
+    assert f"the task: {', '.join(ignored)} differ in each world" in caplog.text
+    for text, right in {"tea": 1, "milk": 0}.items():
+        agent = ScriptedAgent([[ToolCall(id="1", name="write", arguments={"text": text})], "Done."])
+        for verifier in (final_state(), as_expected()):
+            rollout = sdk.rollout(diary(made), task, model=agent, verifier=verifier)
+            assert rollout.verdict is not None
+            assert rollout.verdict.score == right
+
+
+def only_random_rows(kept: dict[str, Any], text: str) -> None:
+    kept["log"] = {str(uuid.uuid4()): {"text": text}}
+
+
+def random_answer(kept: dict[str, Any], text: str) -> str:
+    return uuid.uuid4().hex
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (only_random_rows, "all that the calls change differs in each world: log; let the server"),
+        (random_answer, "the expected answer would differ in each world"),
+    ],
+)
+def test_a_task_of_which_everything_differs_in_each_world_is_an_error(
+    made: Callable[..., Any], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLBAKE_CONTROL", "1")
+    with pytest.raises(sdk.ConfigError, match=problem):
+        sdk.solve(diary(made), "Note tea.", "write(text='tea')")
 
 
 ROOMS: dict[str, str] = {}

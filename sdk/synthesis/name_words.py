@@ -11,7 +11,7 @@ _PIECES = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _READING = frozenset(
     {
         *("get", "read", "find", "search", "list", "show", "lookup", "look", "fetch", "describe", "query", "check"),
-        *("retrieve", "view", "is", "has", "count"),
+        *("retrieve", "view", "is", "has", "count", "load"),
     }
 )
 _ACTING = frozenset(

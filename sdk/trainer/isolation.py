@@ -49,6 +49,10 @@ _SHORTEST = 3
 """Of a word that counts as a trace of the write."""
 _TIME = re.compile(r"T?\d{1,2}:\d\d(:\d\d)?([.,]\d+)?(Z|[+-]\d\d:?\d\d)?|T\d{6}Z?|\d{9,}([.,]\d+)?")
 """Times of day, and seconds since 1970: they pass by themselves."""
+_WRITING = frozenset(
+    {"save", "write", "clear", "drop", "reset", "insert", "upsert", "append", "store", "import", "upload", "submit"}
+)
+"""First words after which `list`, `view` or `count` is a noun."""
 _T = TypeVar("_T")
 _STATE = "its state"
 ONLY_READ = "all its tools only read"
@@ -255,11 +259,11 @@ class _Plan:
 
 def _reads_by_name(tool: Tool) -> bool:
     """Whether a tool that says nothing of itself has the name of one that reads."""
-    says, name = tool.annotations, tool.name_at_source or tool.name
-    first = (words(name) or [""])[0]
-    if "or" in words(name) or "and" in words(name) or words(name)[:2] in (["check", "in"], ["check", "out"]):
+    says, found = tool.annotations, words(tool.name_at_source or tool.name) or [""]
+    if "or" in found or "and" in found or found[:2] in (["check", "in"], ["check", "out"]):
         return False  # get_or_create does more
-    return says.read_only is None and not says.destructive and first in VERBS and not verb_and_object(name)[0]
+    known = found[0] in VERBS or (found[-1] in VERBS and found[0] not in _WRITING)  # campaign_list, but not clear_list
+    return says.read_only is None and not says.destructive and known and not verb_and_object("_".join(found))[0]
 
 
 def _gold(tasks: Iterable[Task]) -> list[ToolCall]:

@@ -325,6 +325,45 @@ async def test_a_tool_that_reads_or_writes_is_one_that_writes_and_each_of_ten_th
     assert "what get_or_create_clerk wrote in one world, list_clerks shows in another world" in said
 
 
+@pytest.mark.parametrize(
+    ("write", "read"),
+    [
+        ("context_save", "context_get"),
+        ("campaign_create", "campaign_list"),
+        ("TodoWrite", "TodoRead"),
+        ("save", "load"),
+    ],
+)
+async def test_a_tool_whose_name_ends_with_its_verb_is_asked_what_was_written(write: str, read: str) -> None:
+    server, kept = MCPServer("notes", log_level="ERROR"), list[str]()
+
+    @server.tool(name=write, structured_output=False)
+    def keep(text: str) -> str:
+        """Keep a text."""
+        kept.append(text)
+        return "ok"
+
+    server.tool(name=read, structured_output=False)(lambda: ", ".join(kept))
+    said = await refusal(server, shown((write, {"text": "bread"})))
+    assert f"what {write} wrote in one world, {read} shows in another world" in said
+
+
+async def test_a_tool_that_clears_a_list_is_not_asked_what_was_written() -> None:
+    server, kept = MCPServer("notes", log_level="ERROR"), ["milk"]
+
+    @server.tool(structured_output=False)
+    def add_note(text: str) -> str:
+        """Keep a text."""
+        kept.append(text)
+        return "ok"
+
+    server.tool(name="clear_list", structured_output=False)(lambda: str(kept.clear()))
+    server.tool(name="read_list", structured_output=False)(lambda: ", ".join(kept))
+    said = await refusal(server, shown(("add_note", {"text": "bread"})))
+    assert "what add_note wrote in one world, read_list shows in another world" in said
+    assert kept == ["milk", "bread"]
+
+
 async def test_the_memory_server_shares_its_file_until_each_world_has_one(
     node_server: Callable[[str], list[str]], here: Path
 ) -> None:

@@ -34,7 +34,7 @@ from .found_demonstrations import changes_shared
 
 log = logging.getLogger(__name__)
 
-Calls = str | Sequence[Any]
+Calls = str | Mapping[str, Any] | Sequence[Any]
 """`"book(room='2', person='Ann')"`, several on lines of their own or with `;` between them; or a list of such texts, of
 pairs `("book", {"room": "2"})` and of mappings `{"name": "book", "arguments": {"room": "2"}}`. An argument may be read
 from the result of an earlier call: `"find_room(seats=4); book(room=$1.name, person='Ann')"`."""
@@ -45,7 +45,8 @@ _UNBOUNDED = Limits(max_turns=10_000, max_calls=10_000, max_seconds=3600.0)
 _PATH = re.compile(r"\$(\d*)((?:\.[^.\[\]]+|\[\d+\])*)")
 _REFERENCE = re.compile(r"\$\d+(?:\.[^\W\d][^.\[\]]*|\[\d+\])(?:\.[^.\[\]]+|\[\d+\])*")
 """An argument that is read from a result. `$1.50` and `$5` are prices."""
-_BARE_REFERENCE = re.compile(r"=\s*(\$\d+[\w.\[\]]*)")
+_BARE_REFERENCE = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|([=\[,:]\s*)(\$\d+(?:\.\w+|\[\d+\])*)""")
+"""A quoted text, or a reference outside of one with what is before it."""
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _LITERALS = {"true": True, "false": False, "null": None}
 _LONGEST_VALUE = 8
@@ -75,9 +76,9 @@ async def solve_async(
 
     `tools`: anything `mcp_bridge.connect` takes. `calls`: in their order, see `Calls`. `setup`: how the world begins.
     `answer`: what the answer must contain; a text such as `$.price` or `$1.rooms[0].name` reads it from the result of
-    the last or the first call. By default it is the one value that the last call returned, where the calls changed
-    nothing; a task that changes the world has no answer unless one is given. `reply`: the last message of the
-    demonstration; by default the answer. `tags`, `family`: as in `Task`.
+    the last or the first call, while `$5` is a price. By default it is the one value that the last call returned, where
+    the calls changed nothing; a task that changes the world has no answer unless one is given. `reply`: the last
+    message of the demonstration; by default the answer. `tags`, `family`: as in `Task`.
 
     The calls are played a second time in another fresh world, unless worlds share state. What the server chose itself,
     such as the time or a random key, differs there: such columns, and the tables of such keys, are named in
@@ -116,7 +117,8 @@ async def solve_file_async(
         task = task_from_mapping(fields, where, beside=_OWN_FIELDS)
         refuse_repeat(task, where, seen)
         seen[task.id] = (task, where)
-        drafts.append(_Draft(where, task, calls, row.get("answer"), row.get("reply")))
+        reply = row.get("reply")  # a cell may hold a number
+        drafts.append(_Draft(where, task, calls, row.get("answer"), None if reply is None else _said(reply)))
     if not drafts:
         raise ConfigError(f"{file} has no request; write one in each row, with 'prompt' and 'calls'")
     shown = progress or Silent()
@@ -197,6 +199,10 @@ def _filled(value: Any, results: Sequence[Any]) -> Any:
     """An argument, or what it names of the results so far."""
     if isinstance(value, str) and _REFERENCE.fullmatch(value):
         return _at(value, results, "argument")
+    if isinstance(value, Mapping):
+        return {name: _filled(inner, results) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_filled(inner, results) for inner in value]
     return value
 
 
@@ -256,7 +262,7 @@ def _brought_about(draft: _Draft, rollout: Rollout) -> dict[str, Any]:
     if (changes := _changes(rollout)) is not None:
         expected["changes"] = changes
     results = [_value(record.result.structured, record.result.text) for record in rollout.calls]
-    if isinstance(draft.answer, str) and draft.answer.startswith("$"):
+    if isinstance(draft.answer, str) and _is_path(draft.answer):
         expected["answer"] = _as_answer(_at(draft.answer, results))
     elif draft.answer is not None:
         expected["answer"] = draft.answer
@@ -264,6 +270,11 @@ def _brought_about(draft: _Draft, rollout: Rollout) -> dict[str, Any]:
         expected["answer"] = _only_value(results)
     expected["calls"] = [{"name": record.call.name, "arguments": record.call.arguments} for record in rollout.calls]
     return expected
+
+
+def _is_path(answer: str) -> bool:
+    """Whether an answer names a value of a result. `$5` and `$1,200` are prices."""
+    return bool(_REFERENCE.fullmatch(answer)) or (answer.startswith("$") and not answer[1:2].isdigit())
 
 
 def _changes(rollout: Rollout) -> list[Change] | None:
@@ -287,7 +298,7 @@ def _column(change: Change) -> str:
 def read_calls(given: Calls) -> list[ToolCall]:
     """Calls as people write them, see `Calls`. Nothing is evaluated: arguments are literals."""
     found: list[tuple[str, dict[str, Any]]] = []
-    for one in [given] if isinstance(given, str) else given:
+    for one in given if isinstance(given, Sequence) and not isinstance(given, str) else [given]:
         if isinstance(one, str):
             found += _from_text(one)
         elif isinstance(one, Mapping) and isinstance(one.get("name"), str) and set(one) <= {"name", "arguments"}:
@@ -324,7 +335,7 @@ def _from_text(text: str) -> list[tuple[str, dict[str, Any]]]:
         try:
             lines = ast.parse(text.strip()).body
         except SyntaxError:
-            lines = ast.parse(_BARE_REFERENCE.sub(r"='\1'", text.strip())).body
+            lines = ast.parse(_BARE_REFERENCE.sub(_quoted, text.strip())).body
     except SyntaxError as error:
         raise problem(f"{error.msg} at {error.text and error.text[(error.offset or 1) - 1 :].strip()[:40]!r}") from None
     except (ValueError, RecursionError, MemoryError) as error:
@@ -336,13 +347,20 @@ def _from_text(text: str) -> list[tuple[str, dict[str, Any]]]:
             raise problem(f"line {line.lineno} is not a call")
         if call.args or any(word.arg is None for word in call.keywords):
             raise problem(f"the arguments of {name} need their names")
+        names = [word.arg for word in call.keywords]
+        if twice := [one for one in names if names.count(one) > 1]:
+            raise problem(f"{name} has the argument {twice[0]} twice")
         try:
             found.append((name, {str(word.arg): _literal(word.value) for word in call.keywords}))
-        except ValueError:
+        except (ValueError, TypeError):
             raise problem(
                 f"an argument of {name} is not a number, a text, true, false, null, a list or an object"
             ) from None
     return found
+
+
+def _quoted(found: re.Match[str]) -> str:
+    return found[1] or f"{found[2]}'{found[3]}'"
 
 
 def _dotted(node: ast.expr) -> str | None:

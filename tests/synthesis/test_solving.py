@@ -108,6 +108,45 @@ def test_an_argument_is_read_from_a_list_of_an_mcp_server_and_never_from_the_let
         sdk.solve(server, "Book for the second.", "people(); book(room=$1[1])", answer="$")
 
 
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "find(); pay(items=[$1.id, 'a, $1.id'], to={'who': $1.id})",
+        [("find", {}), ("pay", {"items": ["$1.id", "a, $1.id"], "to": {"who": "$1.id"}})],
+    ],
+)
+def test_a_reference_within_a_list_or_an_object_is_filled_in(calls: Any) -> None:
+    def find() -> dict[str, str]:
+        return {"id": "b7"}
+
+    def pay(items: list[str], to: dict[str, str]) -> str:
+        return "paid"
+
+    task = sdk.solve([find, pay], "Pay.", calls, answer="paid")
+    assert task.expected["calls"][1]["arguments"] == {"items": ["b7", "a, $1.id"], "to": {"who": "b7"}}
+
+
+@pytest.mark.parametrize("price", ["$1", "$5", "$1,200", "$1.50"])
+def test_an_answer_that_is_a_price_is_no_path(price: str) -> None:
+    def cost() -> str:
+        return price
+
+    assert sdk.solve(cost, "What does it cost?", "cost()", answer=price).expected["answer"] == price
+
+
+def test_one_call_may_be_an_object_and_a_reply_a_number(tmp_path: Path) -> None:
+    def add(a: int) -> int:
+        return a + 1
+
+    task = sdk.solve(add, "1 and 1?", {"name": "add", "arguments": {"a": 1}})
+    assert task.expected["answer"] == 2
+    rows = [["prompt", "calls", "reply"], ["1 and 1?", "add(a=1)", "2"], ["2 and 1?", "add(a=2)", "true"]]
+    with (tmp_path / "requests.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    solved = solve_file(add, tmp_path / "requests.csv")
+    assert [one.demonstration[-1].content for one in solved if one.demonstration] == ["2", "true"]
+
+
 @pytest.mark.parametrize(("free", "expected"), [(["1A", "2B"], {"all": ["1A", "2B"]}), (["1A"], "1A")])
 def test_an_answer_that_is_read_as_a_list_needs_all_its_items(free: list[str], expected: Any) -> None:
     def free_spaces() -> list[str]:
@@ -141,6 +180,12 @@ def test_an_answer_that_is_read_as_a_list_needs_all_its_items(free: list[str], e
             r"the argument '\$1\.price' is not in the result of call 1, which has .*\$1\.status",
         ),
         ("get_order(order_id='0'); get_order(order_id=$1.id)", None, r"get_order\(order_id='0'\) is refused"),
+        ("get_order(order_id='1', order_id='2')", None, "get_order has the argument order_id twice"),
+        ("get_order(order_id={'1', '2'})", None, "an argument of get_order is not a number"),
+        ("get_order(order_id=b'1')", None, "an argument of get_order is not a number"),
+        ("get_order(order_id=1j)", None, "an argument of get_order is not a number"),
+        ("get_order(order_id={[]: 1})", None, "an argument of get_order is not a number"),
+        (7, None, "7 is not a call"),
         ([], None, "there are no calls"),
         ([7], None, "7 is not a call; write for example"),
     ],

@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from mcp_bridge import Toolset
+from mcp_bridge import Tool, Toolset
 from sandboxes.changes import Change, diff
 
 from ..connecting import connect
@@ -31,6 +31,7 @@ from ..tasks.loader import refuse_repeat
 from ..tasks.task_rows import task_from_mapping
 from ..verifiers.text_tokens import positions, tokenize
 from .found_demonstrations import changes_shared
+from .name_words import verb_and_object, words
 
 log = logging.getLogger(__name__)
 
@@ -174,12 +175,28 @@ async def _solved(
             problems.append(f"{draft.where}: {error}")
     if problems:
         raise ConfigError("\n".join(problems))
+    writing = {tool.name for tool in source.tools if _writes(tool)}
     for draft, task, rollout in zip(drafts, found, played, strict=True):
+        unseen = [call.name for call in draft.calls if call.name in writing] if not task.expected.get("changes") else []
+        if unseen and draft.answer is None and "answer" not in draft.task.expected:
+            warn(
+                f"{draft.where}: nothing in the world's state shows what {unseen[-1]} did, so that only the calls and "
+                f"the answer {task.expected['answer']!r} are checked. Let the server tell its state (docs/servers.md), "
+                "or give the answer that the user needs"
+            )
         if ignored := task.expected.get("ignore"):
             warn(f"{draft.where}: {', '.join(ignored)} differ in each world, so that they are not compared")
         if doubt := answer_doubt(task, rollout):
             warn(f"{draft.where}: {doubt}")
     return found
+
+
+def _writes(tool: Tool) -> bool:
+    """Whether a tool says that it changes something, or has the name of one that does."""
+    if tool.annotations.read_only is not None:
+        return not tool.annotations.read_only
+    name = tool.name_at_source or tool.name
+    return bool(verb_and_object(name)[0]) or not {"create", "add", "update", "delete", "remove"}.isdisjoint(words(name))
 
 
 def _next(calls: Sequence[ToolCall], messages: Sequence[Message], seed: int) -> Message:  # noqa: ARG001

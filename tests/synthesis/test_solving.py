@@ -325,6 +325,21 @@ def test_what_differs_between_two_fresh_worlds_is_not_expected_of_a_rollout(
             assert rollout.verdict.score == right
 
 
+@pytest.mark.parametrize(
+    ("tool", "answer", "is_told"),
+    [("git_create_branch", None, True), ("cancel", None, True), ("cancel", "ok", False), ("get_order", None, False)],
+)
+def test_a_write_that_no_state_shows_is_a_warning(
+    tool: str, answer: Any, is_told: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TOOLBAKE_CONTROL", "1")
+    server = MCPServer("silent")
+    mcp_bridge.worlds(server, make=dict, state=lambda kept: kept)
+    server.tool(name=tool, structured_output=False)(lambda: "ok")
+    assert sdk.solve(server, "Do it.", f"{tool}()", answer=answer).expected["answer"] == "ok"
+    assert (f"nothing in the world's state shows what {tool} did" in caplog.text) is is_told
+
+
 def only_random_rows(kept: dict[str, Any], text: str) -> None:
     kept["log"] = {str(uuid.uuid4()): {"text": text}}
 

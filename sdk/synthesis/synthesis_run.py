@@ -189,6 +189,9 @@ _ATTEMPTS_A_TASK = 60
 _EVEN_ATTEMPTS_A_TASK = 20
 """So long, tiers are kept even; then tasks of any tier are taken."""
 _MOST_OF_A_SHAPE = 0.08
+_MOST_IN_VAIN = 200
+"""After so many attempts in a row that are left out, nearly all for one reason, none is made any more."""
+_REPEATS = "it repeats another task"
 
 
 @dataclass(frozen=True)
@@ -291,6 +294,8 @@ async def synthesize_async(
                 maker = _Maker(worlds, lessons, worded, plan, kept, writing, trying)
                 with shown.track("making tasks", n, min(n, len(kept.tasks))) as step:
                     await maker.run(step)
+                if maker.stopped:
+                    shown.say(f"warning: {maker.stopped}")
             tasks = [task for _, task, _ in kept.tasks]
             kept.write(tasks)
             return SynthesizedTasks(tasks, n, kept.next_attempt, dict(kept.left_out), lessons.left_out, kept.path)
@@ -335,6 +340,10 @@ class _Maker:
         self._seen = Seen()
         self._shapes: Counter[str] = Counter()
         self._tiers: Counter[str] = Counter()
+        self._in_vain: Counter[str] = Counter()
+        """Why the attempts were left out that were made since the last task."""
+        self.stopped = ""
+        """Why it ended early."""
         for _, task, shape in kept.tasks:
             self._count(task, shape)
 
@@ -356,10 +365,23 @@ class _Maker:
                 problem = one if isinstance(one, str) else self._crowded(*one, attempt) or self._seen_before(one[0])
                 if problem or isinstance(one, str):
                     kept.leave_out(attempt, problem)
+                    self._in_vain[problem] += 1
                     continue
                 kept.keep(attempt, *one)
                 self._count(*one)
+                self._in_vain.clear()
                 step.advance(note=f"{attempt + 1} attempts")
+            if not self._in_vain:
+                continue
+            (reason, count), total = self._in_vain.most_common(1)[0], self._in_vain.total()
+            step.advance(0, f"{kept.next_attempt} attempts; {count} of the last {total} left out: {reason}")
+            is_full = reason.startswith(("there are enough", _REPEATS))
+            if total >= _MOST_IN_VAIN and count >= 0.9 * total and not is_full:
+                self.stopped = (
+                    f"stopped after {kept.next_attempt} attempts with {len(kept.tasks)} tasks: of the last {total}, "
+                    f"none gave a task, {count} for one reason: {reason}"
+                )
+                return
 
     async def _leave_out_broken(self) -> None:
         """Tools that break again and again: each call of one that hangs would take as long as a call may."""
@@ -450,7 +472,7 @@ class _Maker:
         return attempt < _EVEN_ATTEMPTS_A_TASK * self._plan.n
 
     def _seen_before(self, task: Task) -> str:
-        return "it repeats another task" if self._seen.problem(task) else ""
+        return _REPEATS if self._seen.problem(task) else ""
 
 
 @asynccontextmanager

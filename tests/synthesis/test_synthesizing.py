@@ -23,7 +23,7 @@ from sandboxes import diff
 from sandboxes.api import ApiTwin
 from sandboxes.helpdesk import Helpdesk
 from sdk.policies.scripted import ScriptedAgent
-from sdk.progress import Console
+from sdk.progress import Console, Silent
 from sdk.synthesis.synthesis_run import synthesize_async
 from sdk.tasks import load_tasks, split_tasks
 from sdk.verifiers import all_of, answer_match, as_expected, final_state, required_calls
@@ -260,6 +260,26 @@ class Parcels:
 
     def tables(self) -> dict[str, Any]:
         return {"parcels": self.parcels}
+
+
+def test_where_every_attempt_fails_for_one_reason_it_stops_and_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes, said = list[str](), list[str]()
+
+    class Told(Silent):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+        def advance(self, amount: int = 1, note: str = "") -> None:
+            notes.append(note)
+
+    agent = ScriptedAgent(["I cannot."])
+    monkeypatch.setattr("sdk.synthesis.synthesis_run._MOST_IN_VAIN", 24)
+    made = sdk.synthesize(Helpdesk(), 50, policy=agent, attempts=2, difficulty=(0.5, 1.0), progress=Told())
+    assert made.tasks == []
+    assert made.attempts < 100, made
+    reason = "the policy's success is outside of 0.5 to 1"
+    assert any(note.startswith("8 attempts; ") and note.endswith(f" left out: {reason}") for note in notes)
+    assert any("none gave a task, " in line and line.endswith(f" for one reason: {reason}") for line in said), said
 
 
 @pytest.mark.virtual_clock

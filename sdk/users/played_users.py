@@ -80,6 +80,12 @@ class ModelUser:
                 seen += _as_seen(turn.calls[-1])
         said = reply.message.content
         ended = END in said
+        if reply.stop_reason == "length" and not ended:
+            raise UserFailure(
+                "UserCutOff",
+                f"the message of the user's model was cut off at its limit of {_SAMPLING.max_tokens} tokens; take a "
+                "model that does not reason, or switch its reasoning off",
+            )
         said = said.replace(END, "").strip()
         if not said and not ended:
             raise UserFailure("UserSilent", f"the user's model said nothing, and did not end the talk with {END}")

@@ -39,7 +39,7 @@ def playing(*lines: str) -> ScriptedAgent:
         said = sum(message.role == "assistant" for message in messages) - 1
         return lines[said] if said < len(lines) else END
 
-    return ScriptedAgent(line, name="actor")
+    return ScriptedAgent(line, name="actor", limit_tokens=True)
 
 
 async def talk(policy: list[str], *lines: str, **options: Any) -> Rollout:
@@ -90,6 +90,13 @@ async def test_a_user_that_keeps_to_its_part_is_scored_and_who_played_it_is_kept
 async def test_a_policy_that_never_stops_asking_is_at_fault_itself() -> None:
     rollout = await talk(["How tall are you?"] * 9, *["I don't know that."] * 9)
     assert (rollout.failure, rollout.stop_reason, rollout.scored) == (None, "turn_limit", True)
+
+
+async def test_a_message_that_was_cut_off_is_the_users_fault_and_names_the_limit() -> None:
+    rollout = await talk([ASKS, "Fine."], "It's 2342. " * 300)
+    assert rollout.failure is not None
+    assert (rollout.failure.boundary, rollout.failure.kind) == ("user", "UserCutOff")
+    assert "its limit of 256 tokens" in rollout.failure.message
 
 
 async def test_a_silent_model_is_the_users_fault() -> None:

@@ -38,7 +38,7 @@ def fitting(schema: Any, values: Sequence[str], depth: int = 0) -> Any:
     for key in ("anyOf", "oneOf", "allOf"):
         if schema.get(key) and depth < _DEEPEST:
             return fitting(schema[key][0], values, depth + 1)
-    kind = schema.get("type", "string")
+    kind = schema.get("type", "object" if "properties" in schema else "string")
     kind = next(iter(kind), "string") if isinstance(kind, list) else kind
     if kind == "object":
         properties = schema.get("properties", {})
@@ -85,11 +85,13 @@ class Scene:
         """The call that gives `text` as the final answer; None where an answer is a message."""
         for tool in self.tools:
             if tool.name in (self.final_tools or {}):
-                arguments = fitting(tool.input_schema, values_in(self.asked))
+                fitted = fitting(tool.input_schema, values_in(self.asked))
+                arguments = fitted if isinstance(fitted, dict) else {}
                 argument = (self.final_tools or {})[tool.name]
                 if argument is not None:
-                    kind = tool.input_schema.get("properties", {}).get(argument, {}).get("type")
-                    arguments[argument] = [text] if kind == "array" else text
+                    schema = tool.input_schema.get("properties", {}).get(argument)
+                    is_array = isinstance(schema, Mapping) and schema.get("type") == "array"
+                    arguments = {**arguments, argument: [text] if is_array else text}
                 return ToolCall(id="probe-final", name=tool.name, arguments=arguments)
         return None
 

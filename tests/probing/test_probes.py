@@ -12,10 +12,11 @@ from jsonschema import Draft202012Validator
 from planted_verifiers import ACTING, READING, Shop
 
 import sdk
+from mcp_bridge import Tool
 from sandboxes.helpdesk import Helpdesk, tasks
 from sandboxes.objects import ObjectTwin
 from sdk.probing.attacks import ATTACKS, GOLD
-from sdk.probing.probes import PROBES, fitting, values_in
+from sdk.probing.probes import PROBES, Scene, fitting, values_in
 from sdk.traces import RunFolder
 from sdk.verifiers import all_of, answer_match, as_expected, final_state, weighted
 
@@ -184,6 +185,21 @@ def test_answers_are_given_through_the_final_tool_where_one_is_named() -> None:
     assert "constant" in certificate.holes
     paid = next(one for one in certificate.findings if one.probe.name == "constant").rollout
     assert [record.call.name for record in paid.calls] == ["finish"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        ({"properties": {"answer": True}, "required": ["answer"]}, {"answer": "Ann"}),
+        ({"properties": {"answer": {"type": "array"}}}, {"answer": ["Ann"]}),
+        ({}, {"answer": "Ann"}),
+    ],
+)
+def test_a_final_tool_may_have_any_legal_schema(schema: dict[str, Any], arguments: dict[str, Any]) -> None:
+    tool = Tool(name="finish", input_schema=schema)
+    call = Scene(sdk.Task(prompt="Whose is desk 3?"), [tool], final_tools={"finish": "answer"}).final_call("Ann")
+    assert call is not None
+    assert call.arguments == arguments
 
 
 def test_a_reward_that_misses_the_threshold_by_rounding_is_a_finding_as_it_is_a_success() -> None:

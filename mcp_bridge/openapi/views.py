@@ -33,19 +33,24 @@ NOTHING: Schema = {"not": {}}
 
 
 class View:
-    """The schemas of a document without the properties that are marked.
+    """The schemas of a document without the properties that are marked. `None`: with all of them.
 
     `is_strict`: they stay, as `NOTHING`, so that a value which has one is invalid.
     """
 
-    def __init__(self, document: Document, mark: Mark, *, is_strict: bool = False) -> None:
+    def __init__(self, document: Document, mark: Mark | None, *, is_strict: bool = False) -> None:
         self._all = _with_heirs(document.schemas)
         self._mark = mark
         self._is_strict = is_strict
-        self.definitions: dict[str, Schema | bool] = {
-            name: self.of(schema) if isinstance(schema, dict) else schema for name, schema in self._all.items()
-        }
-        self._closing = Closing(self.definitions)
+
+    @functools.cached_property
+    def definitions(self) -> dict[str, Schema | bool]:
+        """All of the document's, in this view."""
+        return {name: self.of(schema) if isinstance(schema, dict) else schema for name, schema in self._all.items()}
+
+    @functools.cached_property
+    def _closing(self) -> Closing:
+        return Closing(self.definitions)
 
     def of(self, schema: Schema) -> Schema:
         """`schema` in this view, with references as they were."""
@@ -62,6 +67,10 @@ class View:
             _not_required(copy, hidden)
         _readable_patterns(copy)
         return {key: value for key, value in copy.items() if key not in _NOISE and not key.startswith("x-")}
+
+    def told_apart(self, schema: Schema) -> Schema:
+        """`schema`, changed only where a `oneOf` has a discriminator: each choice has the values of its own."""
+        return self._told_apart(replaced(schema, self.told_apart), schema.get("discriminator"))
 
     def closed(self, schema: Schema) -> Schema:
         """A schema of this view that stands alone."""

@@ -271,11 +271,11 @@ def _by_session(
 
 
 def only_adds(before: Sequence[Tool], after: Sequence[Tool]) -> bool:
-    """Whether all tools of `before` are among those of `after`, as they were."""
-    # Cassettes of earlier versions have neither.
+    """Whether all tools of `before` are among those of `after`, as they were but for what is said of them."""
+    # Cassettes of earlier versions have no titles; annotations are the user's to change.
+    left_out = {"title", "meta", "icons", "annotations"}
     later, earlier = (
-        {tool.name: canonical(tool.model_dump(exclude={"title", "meta", "icons"})) for tool in tools}
-        for tools in (after, before)
+        {tool.name: canonical(tool.model_dump(exclude=left_out)) for tool in tools} for tools in (after, before)
     )
     return all(later.get(name) == tool for name, tool in earlier.items())
 
@@ -408,7 +408,8 @@ class CassetteWriter:
                 "record into another file"
             )
         self._cut_torn_line(file)
-        if adds and len(ours) > len(kept):
+        said = {tool.name: tool.annotations for tool in kept}
+        if adds and {tool.name: tool.annotations for tool in ours} != said:
             self._add(file, self._header)
 
     def _add(self, file: int, line: Header | SessionLine | CallLine) -> None:

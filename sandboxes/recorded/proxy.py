@@ -27,6 +27,7 @@ from mcp.shared.message import SessionMessage
 
 from mcp_bridge.control_tools import CONTROL_ENV, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_META
 from mcp_bridge.errors import BridgeError, SourceError, ungrouped
+from mcp_bridge.guard.permissions import with_users_word
 from mcp_bridge.publishing.listener import listen, serve_app, stdio_streams
 from mcp_bridge.publishing.server import IDLE_S
 from mcp_bridge.publishing.translation import tool_from_mcp
@@ -37,6 +38,7 @@ from mcp_bridge.sessions.protocol_version import is_handshake
 from mcp_bridge.sessions.session import CannotOpen, open_session
 from mcp_bridge.sessions.transports import Transport
 from mcp_bridge.sources.identify import identify
+from mcp_bridge.sources.server_options import ServerOptions
 from mcp_bridge.sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 
 from .cassette import CassetteWriter
@@ -164,6 +166,10 @@ class Upstreams:
                 await self.close(key)
 
     @property
+    def options(self) -> ServerOptions:
+        return self._spec.options
+
+    @property
     def secrets(self) -> tuple[str, ...]:
         """Those of the server's entry, and the tokens that its sessions have fetched."""
         known = (self._spec.secrets, *(transport.secrets() for transport in self._transports.values()))
@@ -216,9 +222,9 @@ def _answered_elsewhere(*_: Any) -> Any:
     raise AssertionError("answered by the recorder's client")
 
 
-def as_tools(listed: Sequence[types.Tool]) -> list[Tool]:
-    """The server's tools as records, control tools left out."""
-    return [tool_from_mcp(tool) for tool in listed if CONTROL_META not in (tool.meta or {})]
+def as_tools(listed: Sequence[types.Tool], options: ServerOptions) -> list[Tool]:
+    """The server's tools as records, with the user's word in their annotations; control tools are left out."""
+    return [with_users_word(tool_from_mcp(tool), options) for tool in listed if CONTROL_META not in (tool.meta or {})]
 
 
 _SESSION_HEADER = "mcp-session-id"
@@ -254,7 +260,7 @@ async def serve_recorder(
             listed, told = session.listed, session.client.server_info
             writer = CassetteWriter(
                 path,
-                as_tools(listed),
+                as_tools(listed, spec.options),
                 source=spec.label,
                 server={"name": told.name, "version": told.version} if told is not None else {},
                 scrubber=scrubber,
@@ -436,7 +442,7 @@ class _Recorder:
             upstream = await self._upstreams.get(self._key(ctx), answered_by(ctx), ctx.protocol_version)
             if upstream.learned is not upstream.session.listed:
                 upstream.learned = upstream.session.listed
-                self._writer.learn(as_tools(upstream.session.listed))
+                self._writer.learn(as_tools(upstream.session.listed, self._upstreams.options))
             return upstream
         except BridgeError as error:
             raise MCPError(types.INTERNAL_ERROR, str(error), {FAILURE_META: True}) from error

@@ -281,6 +281,25 @@ async def test_secrets_of_the_servers_environment_are_in_no_cassette(tmp_path: P
         assert secret not in re.sub(r'"tools":\[.*\]', "", text), secret
 
 
+async def test_what_the_user_says_of_tools_is_recorded_and_a_server_agrees_with_itself(tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(ADDING)
+    config, cassette = tmp_path / "mcp.json", tmp_path / "cassette.jsonl"
+    command = [sys.executable, "-m", "sdk.cli", "record", str(config), "--to", str(cassette)]
+    for options in ({}, {"read_only": ["a*"]}):  # in the same file, when it was found out
+        server = {"command": sys.executable, "args": [str(tmp_path / "server.py")], "toolbake": options}
+        config.write_text(json.dumps({"mcpServers": {"adding": server}}))
+        await play(command, [("add", {"a": 1, "b": 2})])
+    found = Cassette.read(cassette)
+    assert [tool.annotations.read_only for tool in found.header.tools] == [True]
+    assert len(found.sessions) == 2
+    twin = RecordedTwin(cassette)
+    assert (twin.call_now("add", {"a": 1, "b": 2}).structured, twin.state()["changes"]) == ({"result": 3}, {})
+    assert twin.report()["counted_as_changes"] == []
+    async with mcp_bridge.connect(config, connect_timeout_s=60) as toolset:
+        report = await compare(cassette, toolset)
+    assert report.agrees, report.to_markdown()
+
+
 async def test_worlds_of_a_server_that_keeps_them_apart_are_sessions_with_their_setups(tmp_path: Path) -> None:
     cassette = tmp_path / "desk.jsonl"
     command = recorder([sys.executable, "-m", "sandboxes.helpdesk"], cassette)

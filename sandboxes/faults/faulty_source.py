@@ -402,8 +402,11 @@ def renamed(result: ToolResult, fields: Mapping[str, str]) -> tuple[ToolResult, 
 
     def rename(value: Any) -> Any:
         if isinstance(value, Mapping):
-            found.update({key: fields[key] for key in value if key in fields})
-            return {fields.get(key, key): rename(one) for key, one in value.items()}
+            here = {key: fields[key] for key in value if key in fields}
+            if len({here.get(key, key) for key in value}) < len(value):
+                here = {}  # it has one of the new names already, whose value would be lost
+            found.update(here)
+            return {here.get(key, key): rename(one) for key, one in value.items()}
         return [rename(one) for one in value] if isinstance(value, list) else value
 
     changed = _rewritten(result, rename)

@@ -46,7 +46,8 @@ class Identifiers:
             self._used_later[number] |= self._used_later[number + 1]
         self._used_later.append(set())
         self._seen: set[Scalar] = set()
-        self._mapped: dict[Scalar, Scalar] = {}
+        self._mapped: dict[tuple[str, Scalar], Scalar] = {}
+        """By `_kind` and value: order 5 is not customer 5, nor five pieces."""
         self._number = -1
 
     @property
@@ -63,14 +64,16 @@ class Identifiers:
         """Whether two values that differ are one identifier: a known one, or one that this call created."""
         if not _is_scalar(recorded) or type(recorded) is not type(twin):
             return False
-        if recorded in self._mapped:
-            return bool(self._mapped[recorded] == twin)
         name = next((step for step in reversed(path) if isinstance(step, str)), "")
+        if (known := self._counterpart(recorded, name)) is not None:
+            return bool(known == twin)
+        kind = _kind(recorded, name)
         is_identifier = recorded in self._used_later[self._number + 1] or is_id_name(name)
         is_created = recorded not in self._seen and self._calls[self._number].tool not in self._reading
-        if not (is_identifier and is_created) or twin in self._mapped.values():
+        is_taken = any(of == kind and one == twin for (of, _), one in self._mapped.items())
+        if not (is_identifier and is_created) or is_taken:
             return isinstance(recorded, str) and self._in_text(recorded) == twin  # the same but for known identifiers
-        self._mapped[recorded] = twin
+        self._mapped[kind, recorded] = twin
         return True
 
     def learn_text(self, recorded: str, twin: str) -> bool:
@@ -92,20 +95,40 @@ class Identifiers:
         if isinstance(value, list):
             return [self._replaced(one, name) for one in value]
         if isinstance(value, str):
-            return self._mapped.get(value, self._in_text(value))
+            return self._mapped.get((_OF_TEXTS, value), self._in_text(value))
         if _is_scalar(value) and is_id_name(name):
-            return self._mapped.get(value, value)
+            known = self._counterpart(value, name)
+            return value if known is None else known
         return value
+
+    def _counterpart(self, value: Scalar, name: str) -> Scalar | None:
+        """What the twin has for an identifier under this key. An `id` may be of anything, and so may a number that was
+        taken for an identifier because a later call uses it as one."""
+        kind = _kind(value, name)
+        if (kind, value) in self._mapped or kind == _OF_TEXTS or not is_id_name(name):
+            return self._mapped.get((kind, value))
+        known = {of: twin for (of, old), twin in self._mapped.items() if old == value and of != _OF_TEXTS}
+        return next((twin for of, twin in known.items() if not kind or not of or of.startswith(_OTHER)), None)
 
     def _in_text(self, text: str) -> str:
         known = {
-            old: new for old, new in self._mapped.items() if isinstance(old, str) and len(old) >= _SHORTEST_IN_TEXT
+            old: new for (_, old), new in self._mapped.items() if isinstance(old, str) and len(old) >= _SHORTEST_IN_TEXT
         }
         if not known:
             return text
         longest_first = sorted(known, key=len, reverse=True)
         pattern = rf"(?<![\w-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])"
         return re.sub(pattern, lambda match: str(known[match[0]]), text)
+
+
+_OF_TEXTS, _OTHER = "*", "="
+
+
+def _kind(value: Scalar, name: str) -> str:
+    """What an identifier is of: a text of itself; a number of what its key says, such as `order` of `orderId`."""
+    if isinstance(value, str):
+        return _OF_TEXTS
+    return _ID_NAME.sub("", name).lower() if is_id_name(name) else f"{_OTHER}{name}"
 
 
 def is_id_name(name: str) -> bool:

@@ -21,7 +21,8 @@ from mcp_bridge.world import World
 from sandboxes.divergence import DivergenceReport, compare, leave_one_out
 from sandboxes.divergence.comparison import is_id_name
 from sandboxes.divergence.differences import Ignored, differences
-from sandboxes.recorded import RecordedTwin
+from sandboxes.objects import ObjectTwin
+from sandboxes.recorded import RecordedTwin, record
 
 SESSION: list[tuple[str, dict[str, Any]]] = [
     ("add_note", {"text": "milk"}),
@@ -184,6 +185,40 @@ class Confusing(Notes):
 async def test_an_identifier_that_came_up_before_is_not_created_again(cassette: Path, first_id: int) -> None:
     report = await compare(cassette, Confusing(first_id))
     assert "structured.note_id" in paths(report)
+
+
+class Orders:
+    """Numbers its orders; customers and pieces have numbers of their own."""
+
+    def __init__(self, first: int, pieces: int) -> None:
+        self.first, self.pieces = first, pieces
+
+    def make(self) -> dict[str, int]:
+        """Make an order."""
+        return {"order_id": self.first}
+
+    def order(self, orderId: int) -> bool:
+        """Whether there is such an order."""
+        return orderId == self.first
+
+    def stock(self) -> dict[str, int]:
+        """What there is."""
+        return {"quantity": self.pieces}
+
+    def customer(self, customer_id: int) -> int:
+        """The customer again."""
+        return customer_id
+
+
+async def test_a_number_is_an_identifier_only_of_what_its_key_names(tmp_path: Path) -> None:
+    recording = record(ObjectTwin(Orders, 5, 5), tmp_path / "orders.jsonl")
+    async with recording.open_world("one") as world:
+        for call in (("make", {}), ("order", {"orderId": 5}), ("stock", {}), ("customer", {"customer_id": 5})):
+            await world.call(*call)
+    same = await compare(tmp_path / "orders.jsonl", ObjectTwin(Orders, 7, 5))
+    assert (same.agrees, same.mapped_identifiers) == (True, 1), same.to_markdown()
+    other = await compare(tmp_path / "orders.jsonl", ObjectTwin(Orders, 7, 7))
+    assert [call.tool for call in other.calls] == ["stock"]
 
 
 class Wordy(Notes):

@@ -66,7 +66,13 @@ class ProgressFile:
         self._journal = Journal(work)
         try:
             self._journal.cut_torn_line()
-            self._read(path, work, identity)
+            try:
+                self._read(path, work, identity)
+            except (KeyError, TypeError, AttributeError, ValueError) as error:
+                raise ConfigError(
+                    f"{work} is damaged: {type(error).__name__}: {str(error).splitlines()[0]}; move it and {path.name} "
+                    "away, or give another path"
+                ) from error
         except BaseException:
             self.close()
             raise

@@ -488,6 +488,10 @@ def _label(model: ModelSource) -> str | None:
     return None if model is None else second_label(model)
 
 
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+
+
 def _checked(plan: _Plan, policy: ModelSource) -> _Plan:
     for name in ("n", "max_calls", "attempts", "concurrency"):
         value = getattr(plan, name)
@@ -495,13 +499,14 @@ def _checked(plan: _Plan, policy: ModelSource) -> _Plan:
             raise ConfigError(f"{name} is {value!r}; it must be a whole number, 1 or more")
     if isinstance(plan.hold_back, bool) or not isinstance(plan.hold_back, int) or plan.hold_back < 0:
         raise ConfigError(f"hold_back is {plan.hold_back!r}; it must be a whole number, 0 or more")
-    if not 0 <= plan.min_realism <= 1:
+    if not _is_share(plan.min_realism):
         raise ConfigError(f"min_realism is {plan.min_realism!r}; it must lie between 0 and 1")
     if plan.difficulty is not None:
         if policy is None:
             raise ConfigError("difficulty is measured by a policy's attempts; give `policy`, or leave `difficulty` out")
-        low, high = plan.difficulty
-        if not 0 <= low < high <= 1:
+        shares = plan.difficulty
+        is_pair = isinstance(shares, tuple | list) and len(shares) == 2 and all(map(_is_share, shares))
+        if not is_pair or shares[0] >= shares[1]:
             raise ConfigError(f"difficulty is {plan.difficulty}; give two shares that rise, such as (0.1, 0.9)")
         if plan.attempts < 2:
             raise ConfigError(f"attempts is {plan.attempts}; a difficulty takes at least 2")

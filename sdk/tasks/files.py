@@ -6,6 +6,7 @@ import csv
 import functools
 import io
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -59,6 +60,11 @@ def strict_json(text: str, where: str) -> Any:
     def refuse_constant(name: str) -> Any:
         raise ConfigError(f"{where}: {name} is not JSON; use a number or null")
 
+    def finite(number: str) -> float:
+        if math.isinf(value := float(number)):
+            raise ConfigError(f"{where}: {number} is too large for a number; give a smaller one, or a text")
+        return value
+
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
@@ -67,7 +73,7 @@ def strict_json(text: str, where: str) -> Any:
         return found
 
     try:
-        return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=unique)
+        return json.loads(text, parse_constant=refuse_constant, parse_float=finite, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{where}: not JSON: {json_problem(error)}") from error
     except RecursionError as error:
@@ -124,12 +130,16 @@ def _csv(path: Path, beside: Sequence[str]) -> Iterator[tuple[Any, str]]:
                 )
             yield from_csv_cells(dict(zip(header, cells, strict=True)), where), where
     except csv.Error as error:
-        raise ConfigError(f"{path}, line {reader.line_num + above}: not CSV: {error}") from error
+        where = f"{path}, line {reader.line_num + above}"
+        if "field limit" in str(error):
+            most = f"{csv.field_size_limit():,} characters"
+            raise ConfigError(f"{where}: a cell has more than {most}; give such tasks as .jsonl") from error
+        raise ConfigError(f"{where}: not CSV: {error}") from error
 
 
 def _separator(text: str) -> str:
     """The one by which the first line has the column `prompt`; a comma where none has it."""
-    first = text.partition("\n")[0].rstrip("\r")
+    first = text.partition("\n")[0].rstrip("\r")[: csv.field_size_limit()]
     return next((one for one in _SEPARATORS if "prompt" in next(csv.reader([first], delimiter=one), [])), ",")
 
 

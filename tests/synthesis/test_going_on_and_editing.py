@@ -251,3 +251,28 @@ def test_two_tasks_that_ask_the_same_are_named_also_where_they_expect_different_
     assert f"line {len(rows) + 1} (task 'twin'): it asks the same as" in shown
     assert f"line {len(rows) + 2} (task 'other')" in shown
     assert "but expects something else" in shown
+
+
+@pytest.mark.parametrize(
+    "line",
+    [{"attempt": 90, "task": {"promt": 7}, "shape": "x"}, {"attempt": "1", "left_out": "x"}, {"left_out": "x"}],
+)
+def test_a_damaged_progress_file_is_named_with_what_to_do(tmp_path: Path, written: Path, line: dict[str, Any]) -> None:
+    work = tmp_path / "tasks.work.jsonl"
+    work.write_bytes(written.with_name(work.name).read_bytes() + json.dumps(line).encode() + b"\n")
+    (tmp_path / "tasks.jsonl").write_bytes(written.read_bytes())
+    with pytest.raises(sdk.ConfigError, match=r"tasks\.work\.jsonl is damaged: .*or give another path"):
+        sdk.synthesize(Helpdesk(), 8, to=tmp_path / "tasks.jsonl", max_calls=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"difficulty": 0.5, "policy": "embedded"}, "difficulty is 0.5; give two shares that rise"),
+        ({"difficulty": (0.1, "high"), "policy": "embedded"}, "difficulty is .*; give two shares that rise"),
+        ({"min_realism": "high"}, "min_realism is 'high'; it must lie between 0 and 1"),
+    ],
+)
+def test_options_of_another_type_are_plain_errors(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(sdk.ConfigError, match=said):
+        sdk.synthesize(Helpdesk(), 8, **options)

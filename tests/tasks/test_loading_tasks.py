@@ -76,6 +76,13 @@ def test_a_plain_expected_cell_is_the_answer(tmp_path):
     assert [t.expected for t in load_tasks(path)] == [{"answer": "shipped"}, {"state": {}}, {"answer": "NaN"}]
 
 
+@pytest.mark.parametrize("text", ["prompt\n{}\n", "{}\n", "prompt,id\n1,{}\n"])
+def test_a_csv_cell_that_is_too_long_is_named_as_such(tmp_path, text):
+    (tmp_path / "tasks.csv").write_text(text.format("x" * 200_000))
+    with pytest.raises(ConfigError, match=r"line \d: a cell has more than 131,072 characters; give"):
+        load_tasks(tmp_path / "tasks.csv")
+
+
 @pytest.mark.parametrize("above", ["", "sep={}\r\n"], ids=["plain", "Excel's first line"])
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_csv_of_a_spreadsheet_is_read_with_its_separator_and_without_emptied_rows(tmp_path, separator, above):
@@ -138,6 +145,7 @@ def test_a_bad_csv_file_names_line_and_fix(tmp_path, text, message):
         ),
         ('{"prompt": "b', r"line 2: not JSON: Unterminated string at column 12, .*; end the text with a double quote"),
         ('{"prompt": "b", "expected": {"answer": NaN}}', r"line 2: NaN is not JSON"),
+        ('{"prompt": "b", "expected": {"answer": 1e999}}', r"line 2: 1e999 is too large for a number"),
         pytest.param(f'{{"prompt": {DEEP}}}', r"line 2: nested too deeply to be read", id="nested"),
         pytest.param('{"prompt": ' + "9" * 5000 + "}", r"line 2: cannot be read: Exceeds the limit", id="digits"),
         ('{"prompt": "b", "prompt": "c"}', r"line 2: the key 'prompt' occurs twice"),

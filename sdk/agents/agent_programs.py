@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import json
 import os
@@ -181,12 +182,26 @@ async def _awaited(work: Awaitable[Any]) -> Any:
     return await work
 
 
-async def _end(loop: asyncio.AbstractEventLoop) -> None:
-    """Cancel what runs in the loop, and stop it."""
-    tasks = asyncio.all_tasks(loop) - {asyncio.current_task()}
+def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
-    await asyncio.wait(tasks, timeout=_END_S / 2) if tasks else None
+
+
+async def _end(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what runs in the loop, let what is left there close itself, and stop it."""
+    until = loop.time() + _END_S / 2
+
+    def others() -> set[asyncio.Task[Any]]:
+        return asyncio.all_tasks(loop) - {asyncio.current_task()}
+
+    _cancel(others())
+    gc.collect()  # clients that nobody closed begin to close themselves, in tasks
+    while others() and loop.time() < until:
+        await asyncio.wait(others(), timeout=until - loop.time())  # no name here keeps a task and its client
+        gc.collect()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_END_S / 4):
+            await loop.shutdown_asyncgens()
     loop.stop()
 
 

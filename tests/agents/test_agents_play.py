@@ -307,3 +307,28 @@ async def test_agents_at_once_are_never_mixed_up():
     report = await sdk.evaluate_async(get_order, tasks, verify, model=ScriptedAgent(numbered), agent=waiting)
     assert report.conditions["scripted"].success.interval.estimate == 1.0
     assert json.loads(report.model_dump_json())["conditions"]["scripted"]["unscored"] == 0
+
+
+async def test_what_an_agent_left_open_closes_itself_before_its_loop_ends():
+    closed, left = [], []
+
+    class Client:
+        """Closes itself in a task when it is collected, as openai's does."""
+
+        def __del__(self):
+            left.append(asyncio.get_running_loop().create_task(self.close()))
+
+        async def close(self):
+            await asyncio.sleep(0)
+            closed.append(self)
+
+    async def wait(client):
+        await asyncio.sleep(3600)
+
+    async def agent(task, endpoint):
+        asyncio.get_running_loop().create_task(wait(Client()))
+        return await plain_agent(task, endpoint)
+
+    assert (await play(agent)).answer == ANSWER
+    assert closed
+    assert all(task.done() for task in left)

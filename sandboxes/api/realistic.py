@@ -7,7 +7,7 @@ import functools
 import re
 import threading
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -73,6 +73,26 @@ class Realistic:
         minutes = self.chance.randrange(1, 60 * 24 * 300)
         ahead = _AHEAD.search(" ".join(words_of(name))) is not None
         return self.now + timedelta(minutes=minutes // 5) if ahead else self.now - timedelta(minutes=minutes)
+
+
+def has_format(text: str, format_name: Any) -> bool:
+    """Whether a text is of a format, as far as it can be checked."""
+    try:
+        if format_name == "date":
+            date.fromisoformat(text)
+        elif format_name == "date-time":
+            datetime.fromisoformat(text)
+        elif format_name == "uuid":
+            UUID(text)
+    except ValueError:
+        return False
+    return format_name not in _WRITTEN or _WRITTEN[format_name].fullmatch(text) is not None
+
+
+_WRITTEN = {
+    "email": re.compile(r"[^@\s]+@[^@\s]+"),
+    "uri": re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+"),
+}
 
 
 def stamp(moment: datetime) -> str:

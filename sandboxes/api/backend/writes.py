@@ -17,7 +17,7 @@ from ..inference.model import HIDDEN, IDENTIFIERS, LINK, STATES, WITHIN, Item, L
 from ..inference.paths import body_schema
 from ..inference.tables import unique_properties
 from ..maker import NOTHING, Maker, kind_fits, scalar_fits
-from ..realistic import stamp, words_of
+from ..realistic import has_format, stamp, words_of
 from ..shapes import Shape, Shapes
 from .rendering import converted, nearest
 from .requests import IN_USE, INVALID, TAKEN, Problem, Request
@@ -54,6 +54,11 @@ class Keeper:
             shape = nearest(self._shapes, shape, value)
         if value is None:
             return None if kind_fits(shape, None) else NOTHING
+        sent = self._shapes.of(asked)
+        if isinstance(value, str) and not has_format(value, sent.says.get("format")) and "pattern" not in sent.says:
+            made = Maker(self._shapes, Random(written(place)), self._store.now, rich=True).make_shape(sent)
+            why = f"is no {sent.says['format']}; {_said(made)} would be one"
+            raise Problem(INVALID, f"{written(place)}: {_said(value)} {why}", place)
         if kind_fits(shape, value):
             if isinstance(value, dict):
                 return self._object(shown, shape, asked, value, place)
@@ -397,7 +402,13 @@ class Writer:
         if not table.single:
             changed = with_key(table, changed, row[table.key.column]) if table.key.shown else changed
             own = changed.get(table.key.column)
-            if str(own) != str(row.get(table.key.column)) and self._key_taken(table, changed, own):
+            is_other = str(own) != str(row.get(table.key.column))
+            if is_other and set(IDENTIFIERS) & set(words_of(table.key.column)):
+                why = (
+                    f"{table.key.column}: {own!r} is not the row's; send {row.get(table.key.column)!r}, or leave it out"
+                )
+                raise Problem(INVALID, why, ("body", table.key.column))
+            if is_other and self._key_taken(table, changed, own):
                 raise Problem(TAKEN, f"There is {_one(table)} {own!r} already.")
             self._refuse_doubles(table, changed, request, key)
         changed = self._lawful(shape, changed, ())

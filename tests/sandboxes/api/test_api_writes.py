@@ -98,6 +98,42 @@ def test_a_value_that_an_answer_writes_otherwise_is_kept(shown: Schema, sent: Sc
     assert ok(twin, "patchPrice", id=ok(twin, "createPrice", note="n")["id"], of=value)["of"] == kept
 
 
+@pytest.mark.parametrize(
+    ("form", "wrong", "right"),
+    [
+        ("date", "tomorrow", "2026-02-28"),
+        ("date", "2026-02-30", "2026-02-28"),
+        ("date-time", "soon", "2026-02-28T10:00:00+02:00"),
+        ("email", "not an email", "ann@example.com"),
+        ("uuid", "7", "00000000-0000-4000-8000-000000000000"),
+        ("uri", "not a uri", "https://example.com/a"),
+    ],
+)
+def test_a_text_of_another_format_is_refused(form: str, wrong: str, right: str) -> None:
+    held = TEXT | {"format": form}
+    row, sends = record(["id"], id=TEXT, value=held), record(value=held)
+    twin = ApiTwin(api(crud("/notes", "Note", row, sends, changes={"patch": sends})))
+    made = ok(twin, "createNote", value=right)
+    assert made["value"] == right
+    for name, more in (("createNote", {}), ("patchNote", {"id": made["id"]})):
+        refused = twin.call_now(name, {**more, "value": wrong})
+        assert refused.is_error
+        assert f'value: "{wrong}" is no {form}; ' in refused.text.replace("\\", "")
+    assert not twin.report().broken
+
+
+@pytest.mark.parametrize("method", ["put", "patch"])
+def test_an_id_other_than_the_paths_is_refused(method: str) -> None:
+    row = record(["id"], id=NUMBER, name=TEXT)
+    twin = ApiTwin(api(crud("/customers", "Customer", row, row, kind=NUMBER, changes={method: row})))
+    key, before = int(next(iter(twin.state()["customers"]))), twin.state()
+    name = f"{method}Customer"
+    refused = twin.call_now(name, {"id_in_path": key, "id_in_body": key + 100_000, "name": "Ann"})
+    assert "is not the row's" in refused.text
+    assert twin.state() == before
+    assert ok(twin, name, id_in_path=key, id_in_body=key, name="Ann")["name"] == "Ann"
+
+
 def test_a_value_is_kept_apart_where_an_answer_could_show_none_that_may_be_sent() -> None:
     twin = prices({"type": "string", "enum": ["on"]}, {"type": "string", "enum": ["enable"]})
     made = ok(twin, "createPrice", of="enable", note="n")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +25,8 @@ _SEEING_INTO_OTHERS = frozenset({"unevaluatedItems", "unevaluatedProperties"})
 class Validity:
     """Checks of values against schemas, formats of time, e-mail and the like left aside.
 
-    A compiled check holds all that its schema refers to, which may be most of the document. So the definitions and the
-    answers are compiled together, once, and what any other schema refers to is looked up among them.
+    A compiled check holds all that its schema refers to, which may be most of the document. So each schema is compiled
+    alone, when it is first asked for, and the definitions that it refers to are looked up.
     """
 
     def __init__(self, document: Document) -> None:
@@ -51,9 +50,6 @@ class Validity:
         """Whether `value` is valid under `schema`, which must belong to the document or live as long as it."""
         if isinstance(schema, dict) and schema.keys() == {"$ref"}:
             return self.holds(self._definitions[schema["$ref"].removeprefix(_PREFIX)], value)
-        compiled, places = self._together
-        if id(schema) in places:
-            return compiled.is_valid({places[id(schema)]: value})
         known = self._alone.get(id(schema))
         if known is None:
             known = self._alone[id(schema)] = (schema, self._compiled(schema))
@@ -62,35 +58,6 @@ class Validity:
     def problem(self, schema: Any, value: Any) -> str | None:
         """What is wrong with `value` under `schema`, in a few words, or `None`."""
         return _problem(compiled_schema(self._document.closed(schema), is_known_valid=True), value)
-
-    @functools.cached_property
-    def _together(self) -> tuple[jsonschema_rs.Validator, dict[int, str]]:
-        """The check of the definitions and the answers, each as the property of an object, and their names there."""
-        numbers = {name: str(number) for number, name in enumerate(self._definitions)}
-        definitions: dict[str, Any] = {}
-        places: dict[int, str] = {}
-
-        def refer(name: str) -> Schema:
-            return {"$ref": _PREFIX + numbers[name]}
-
-        for name, schema in self._definitions.items():
-            place = numbers[name]
-            if self._quick(schema) is None:
-                definitions[place] = {_DEFINITION: name}
-            else:
-                definitions[place] = _referring(schema, refer)
-                places[id(schema)] = place
-        properties = {place: {"$ref": _PREFIX + place} for place in places.values()}
-        for schema in self._answers():
-            if id(schema) not in places and self._quick(schema) is not None:
-                place = places[id(schema)] = f"answer {len(places)}"
-                properties[place] = _referring(schema, refer)
-        return self._validator({"$defs": definitions, "properties": properties}), places
-
-    def _answers(self) -> Iterator[Schema]:
-        for operation in self._document.operations:
-            for answer in operation.responses.values():
-                yield from (media.schema for media in answer.content.values() if isinstance(media.schema, dict))
 
     def _compiled(self, schema: Any) -> Callable[[Any], bool]:
         quick = self._quick(schema)
@@ -104,7 +71,7 @@ class Validity:
         try:
             if _sees_into_others(schema):
                 return self._validator(self._document.closed(schema))
-            return self._validator(_referring(schema, lambda name: {_DEFINITION: name}))
+            return self._validator(_referring(schema))
         except (ValueError, jsonschema_rs.ReferencingError):
             return None
 
@@ -114,14 +81,15 @@ class Validity:
         return jsonschema_rs.Draft202012Validator(schema, pattern_options=linear, keywords=self._keywords)
 
 
-def _referring(schema: Any, refer: Callable[[str], Schema]) -> Any:
-    """`schema` with other references. `refer`: from the name of a definition to what leads to it."""
+def _referring(schema: Any) -> Any:
+    """`schema` with our keyword in the place of each reference."""
     if not isinstance(schema, dict):
         return schema
-    made = replaced(schema, lambda one: _referring(one, refer))
+    made = replaced(schema, _referring)
     if "$ref" not in made:
         return made
-    return {key: one for key, one in made.items() if key != "$ref"} | refer(made["$ref"].removeprefix(_PREFIX))
+    name = made["$ref"].removeprefix(_PREFIX)
+    return {key: one for key, one in made.items() if key != "$ref"} | {_DEFINITION: name}
 
 
 def _sees_into_others(schema: Any) -> bool:

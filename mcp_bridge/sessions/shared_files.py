@@ -77,6 +77,7 @@ class SharedFiles:
         """Whether a file outside its world changed while it worked; something else may have written it."""
         self.is_held = False
         """Whether two of its processes had one file open for writing: then it is known that worlds share it."""
+        self._own = _own_files(spec)
         if not spec.has_world_dir:
             for told in _named(spec):
                 self._tell(told)
@@ -93,14 +94,14 @@ class SharedFiles:
 
     def after(self, process: int, before: Look, tool: str) -> None:
         """`before`: the files as they were before a call of `tool`, which has ended."""
-        ours = {_identity(path) for path in _open_files("self")}
+        ours = {_identity(path) for path in (*_open_files("self"), *self._own)}
         for path, state in _files(self._folders(group_members(process))).items():
             if before.is_changed(path, state) and _identity(path) not in ours:
                 self.may_be_written = True
                 self._tell(f"{path}, which changed while {tool!r} ran")
 
     def _look_at_open_files(self, process: int, members: list[int]) -> None:
-        ours = {_identity(path) for path in _open_files("self")}
+        ours = {_identity(path) for path in (*_open_files("self"), *self._own)}
         for member in members:
             for path in _open_files(str(member)):
                 identity = _identity(path)
@@ -146,11 +147,24 @@ def _named(spec: StdioSpec) -> Iterator[str]:
             yield f"the path that {name} in its env names"
     programs = [here / arg for arg in (spec.command, *spec.args) if Path(arg).suffix in _CODE]
     for before, arg in zip(("", *spec.args), spec.args, strict=False):
-        if before not in _BEFORE_A_PROGRAM and _is_state(arg.partition("=")[2] or arg, here):
+        if (
+            before not in _BEFORE_A_PROGRAM
+            and here / arg not in _own_files(spec)
+            and _is_state(arg.partition("=")[2] or arg, here)
+        ):
             yield f"{arg}, which stands in its args"
     is_package = any((here / name).exists() for name in _PACKAGE) or any(here in one.parents for one in programs)
     if spec.cwd is not None and not is_package and os.access(here, os.W_OK):
         yield f"{here}, which is its cwd"
+
+
+def _own_files(spec: StdioSpec) -> frozenset[Path]:
+    """The files of toolbake's own commands, such as a cassette: several processes may write to one, line by line."""
+    words = (Path(spec.command).name, *spec.args)
+    is_ours = words[0] == "toolbake" or words[1:3] == ("-m", "sdk.cli")
+    if not is_ours or not {"record", "replay", "serve-tools"} & {*words}:
+        return frozenset()
+    return frozenset(Path(spec.cwd or os.getcwd()) / word for word in spec.args)
 
 
 def _is_state(text: str, here: Path) -> bool:

@@ -300,6 +300,16 @@ async def test_what_the_user_says_of_tools_is_recorded_and_a_server_agrees_with_
     assert report.agrees, report.to_markdown()
 
 
+async def test_a_cassette_is_no_state_that_worlds_of_a_recorder_share(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "server.py").write_text(ADDING)
+    command = recorder([sys.executable, str(tmp_path / "server.py")], tmp_path / "cassette.jsonl")
+    await play(command, [("add", {"a": 1, "b": 2})] * 2, [("add", {"a": 1, "b": 2})])
+    assert len(Cassette.read(tmp_path / "cassette.jsonl").calls) == 3
+    assert "may share" not in caplog.text
+
+
 async def test_worlds_of_a_server_that_keeps_them_apart_are_sessions_with_their_setups(tmp_path: Path) -> None:
     cassette = tmp_path / "desk.jsonl"
     command = recorder([sys.executable, "-m", "sandboxes.helpdesk"], cassette)

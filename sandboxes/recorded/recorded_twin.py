@@ -8,7 +8,7 @@ import logging
 import os
 import random
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -49,19 +49,6 @@ How = Literal["recorded", "repeated", "other_session", "nearest", "simulated", "
 | `not_recorded` | there is none: `NotRecorded` was raised, or `ToolFailure` where the model gave none |
 """
 
-_MOST_KEPT = 1000
-
-
-@dataclass(frozen=True)
-class Unusual:
-    """A call that was not answered by its own recording."""
-
-    tool: str
-    arguments: dict[str, Any]
-    how: How
-    detail: str = ""
-    """For a nearest answer, the recorded arguments and how near they are; for others, what was missing."""
-
 
 class Tally:
     """Counts shared by a twin and all its forks; safe for threads."""
@@ -69,21 +56,12 @@ class Tally:
     def __init__(self) -> None:
         self._lock = Lock()
         self._counts: Counter[tuple[str, How]] = Counter()
-        self._unusual: deque[Unusual] = deque(maxlen=_MOST_KEPT)
 
     def add(self, tool: str, how: How, arguments: dict[str, Any] | None = None, detail: str = "") -> None:
         with self._lock:
             self._counts[tool, how] += 1
-            if arguments is not None:
-                self._unusual.append(Unusual(tool, arguments, how, detail))
         if arguments is not None:
             logger.info("%s answered %s%s", tool, how, f" ({detail})" if detail else "")
-
-    @property
-    def unusual(self) -> list[Unusual]:
-        """The latest calls that were not answered by their own recording, at most 1000."""
-        with self._lock:
-            return list(self._unusual)
 
     def as_json(self) -> dict[str, Any]:
         """`{"calls": 7, "answers": {"recorded": 6, "nearest": 1}, "tools": {"get": {"recorded": 6, ...}}}`."""
@@ -273,11 +251,6 @@ class RecordedTwin(Sandbox):
             "counted_as_changes": self._effects.unmarked,
             "recorded_failures": self._index.failures.total(),
         }
-
-    @property
-    def unusual(self) -> list[Unusual]:
-        """The latest calls, at most 1000, that were not answered by their own recording, and why."""
-        return self._tally.unusual
 
     def prepare(self, setup: Setup | None) -> Self:
         """A fork that begins as `setup` says: a recorded setup, or a seed where none was recorded."""

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import anyio
@@ -27,6 +28,8 @@ _END_S = 10.0
 """What vLLM may take to end, once its last request is answered."""
 _START_S = 1800.0
 """Large models take vLLM minutes to load and to compile."""
+_HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH")
+"""What vLLM needs to download a gated model; no server gets secrets of ours otherwise."""
 
 
 def default_engine() -> Engine:
@@ -161,6 +164,8 @@ def serve_with_vllm(
         *arguments,
     ]
     environment = {"VLLM_API_KEY": api_key} if api_key is not None else {}
+    if not Path(model.source).is_dir():
+        environment |= {name: os.environ[name] for name in _HUB_TOKENS if name in os.environ}
     started = [build.python, "-m", *command]
     process = ServerProcess("vLLM", started, url=url, log=None, environment=environment)
     try:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -20,6 +21,7 @@ from typer.testing import CliRunner
 import sdk
 from sdk.cli.app import app
 from sdk.errors import PolicyFailure
+from sdk.serving.vllm_command import ServedModel
 from sdk.serving.vllm_server import VllmServer, serve_with_vllm
 
 PYTHON = """#!/bin/sh
@@ -149,3 +151,25 @@ def test_the_log_of_a_vllm_that_samples_stays_where_it_did_not_start(
         sdk.rollout([get_order], "Where is order 4417?", model=model)
     (log,) = logs()
     assert told_of(log, 3) in str(raised.value)
+
+
+@pytest.mark.parametrize("on_the_hub", [True, False])
+def test_only_for_a_model_on_the_hub_does_vllm_get_the_hub_s_token_which_no_text_shows(
+    on_the_hub: bool,
+    vllm: Vllm,
+    logs: Logs,
+    tiny_model_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = tmp_path / "given"
+    vllm(first=f"open({str(given)!r}, 'w').write(os.environ.get('HF_TOKEN', 'none')); die()")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    if on_the_hub:
+        model = replace(ServedModel.read(tiny_model_folder), source="someone/gated")
+        monkeypatch.setattr(ServedModel, "read", lambda *_, **__: model)
+    with pytest.raises(PolicyFailure) as failure:
+        serve_with_vllm(tiny_model_folder, port=0)
+    assert given.read_text() == ("hf_secret" if on_the_hub else "none")
+    (log,) = logs()
+    assert "hf_secret" not in str(failure.value) + log.read_text()

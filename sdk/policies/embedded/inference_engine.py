@@ -27,7 +27,7 @@ from ..protocol import Completion, Sampling, require_room
 from .decoder import Decoder
 from .sampling_request import Request, generator
 from .scheduler import PIECE, Memory, Row, Rows
-from .speculative_decoding import CONTEXT, Guesses, Walk, join, walk
+from .speculative_decoding import CONTEXT, Guesses, Walk, walk
 
 logger = logging.getLogger(__name__)
 
@@ -94,10 +94,9 @@ class Batch:
             self.rows.piece = self._piece if read_along else math.inf
             fitting = self.rows.fitting(self.waiting)
             self.rows.make_way(fitting)
-            others = [request for request in fitting if not join(self.rows, request, self.version)]
             decoding = self.rows.live_rows()
             if fitting:
-                self.rows.admit(others)
+                self.rows.admit(fitting)
             # Only now: each request stays in `requests` all the time, or nobody would tell its caller of a failure.
             placed = set(map(id, fitting))
             self.waiting = [request for request in self.waiting if id(request) not in placed]

@@ -153,8 +153,6 @@ class Row:
     requests: list[Request] = field(default_factory=list)
     """Those that have come to these tokens. Where there is none, the conversation waits for its next turn, and may lose
     its row to another."""
-    trail: list[torch.Tensor] = field(default_factory=list)
-    """The logits [V] that each token of `requests` was sampled from; fewer than there are tokens where forgotten."""
     used: int = 0
 
     @property
@@ -186,8 +184,6 @@ SHORTEST_PREFIX = 32
 LEAST_SHARERS = 2
 """So many other conversations must begin with a prefix to make it shared; those of a group count, which will part."""
 MOST_PREFIXES = 4
-MOST_REMEMBERED = 8
-"""So many tokens may a row be ahead of a request that joins it: the logits [V] of each are kept until then."""
 
 
 PIECE = 256
@@ -265,7 +261,7 @@ class Rows:
             self._give_back(coming)
 
     def admit(self, requests: Sequence[Request]) -> None:
-        """Begin with `requests` (those `fitting` that joined no row), those of one prompt in one row."""
+        """Begin with `requests` (those `fitting`), those of one prompt in one row."""
         self._clock += 1
         by_prompt: dict[tuple[int, ...], list[Request]] = {}
         for request in requests:
@@ -293,31 +289,28 @@ class Rows:
             left -= more
         return [(row, share) for row, share in shares.items() if share]
 
-    def go_on(self, row: Row, reached: int, ways: Sequence[Way], trail: list[torch.Tensor]) -> None:
+    def go_on(self, row: Row, reached: int, ways: Sequence[Way]) -> None:
         """Give each of `ways`, in which the row's requests go on from here, a row: the furthest one this row, which
         forgets what comes after it. Where none goes on, the row keeps the tokens that some request `reached`.
-
-        `trail`: the row's as far as some request has come, at most `MOST_REMEMBERED`.
         """
         ways = sorted(ways, key=lambda way: (way.length, len(way.requests)))
         for way in ways[:-1]:
-            self.branch(row, way, trail)
+            self.branch(row, way)
         # Only now: a request that no row holds would not hear of a failure.
         if ways:
             row.tokens, row.requests = row.tokens[: ways[-1].length], ways[-1].requests
-            row.trail = _kept(trail, row.requests)
         else:
             row.tokens, row.requests = row.tokens[:reached], []
             self._release(row)
 
-    def branch(self, row: Row, way: Way, trail: list[torch.Tensor]) -> None:
-        """A live row for requests that go another way than `row`, whose `trail` they have followed until then."""
+    def branch(self, row: Row, way: Way) -> None:
+        """A live row for requests that go another way than `row`."""
         tokens, prefix = row.tokens[: way.length], row.prefix
         if prefix is not None and len(prefix.tokens) > way.length:
             prefix = None
         begin = len(prefix.tokens) if prefix else 0
         new = self._make_live(self._free_row(), way.requests)
-        new.prefix, new.tokens, new.trail = prefix, tokens[:begin], _kept(trail, way.requests)
+        new.prefix, new.tokens = prefix, tokens[:begin]
         self._write(new, self._read(row, begin, way.length), tokens[begin:])
 
     def scrub(self, row: Row, length: int) -> None:
@@ -343,7 +336,6 @@ class Rows:
 
     def _release(self, row: Row) -> None:
         """No request is left: what the row holds stays, for its next turn, until somebody needs the room."""
-        row.trail = []
         row.used = self._clock
         self.live -= 1
         self._exchange(self.rows.index(row), self.live)
@@ -558,12 +550,6 @@ def _note_cached(requests: Sequence[Request], computed: int) -> None:
     first.cached = max(len(first.prompt) - computed, 0)
     for request in others:
         request.cached = len(request.prompt)
-
-
-def _kept(trail: list[torch.Tensor], requests: Sequence[Request]) -> list[torch.Tensor]:
-    """As much of a trail as `requests` have followed, while it is short enough for others to join them."""
-    length = len(requests[0].token_ids) if requests else 0
-    return trail[:length] if length <= MOST_REMEMBERED else []
 
 
 def _next_tokens(rows: Sequence[Row], guesses: Sequence[Sequence[int]]) -> NextTokens:

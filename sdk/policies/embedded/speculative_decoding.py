@@ -1,7 +1,7 @@
 """Speculative decoding: a request samples from the logits of drafted tokens for as long as it agrees with the draft.
 
-The logits are those of a row's next token, of the tokens drafted after it, or of a row that began earlier with the same
-prompt. A request that samples another token than the drafted one leaves the row.
+The logits are those of a row's next token and of the tokens drafted after it. A request that samples another token than
+the drafted one leaves the row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from .sampling_request import Request, choose
-from .scheduler import MOST_REMEMBERED, Row, Rows, Way
+from .scheduler import Row, Rows, Way
 
 # What a conversation may say next, guessed from what was said before: a guess costs little, a step of its own much.
 #
@@ -107,7 +107,6 @@ class Walk:
     def __post_init__(self) -> None:
         self.begin = len(self.row.tokens) - len(self.guess)
         """How many tokens of the row come before its first logits."""
-        self.was_open = is_open(self.row)
 
 
 def walk(rows: Rows, walks: Sequence[Walk], logits_NV: torch.Tensor, guesses: Guesses, version: int) -> None:
@@ -141,41 +140,4 @@ def walk(rows: Rows, walks: Sequence[Walk], logits_NV: torch.Tensor, guesses: Gu
             rows.scrub(one.row, max((way.length for way in one.ways), default=0))
     for one in walks:
         guesses.note(len(one.guess), one.steps - 1)
-        trail = list(one.row.trail)
-        if one.was_open:
-            # A copy: else one row that others may join would keep the logits of all rows.
-            more = min(one.steps, MOST_REMEMBERED - len(trail))
-            trail += logits_NV[one.first : one.first + more].clone()
-        rows.go_on(one.row, one.begin + one.steps - 1, one.ways, trail)
-
-
-def join(rows: Rows, request: Request, version: int) -> bool:
-    """Sample what the request would have sampled with the rows that began with its prompt; False where none did.
-
-    Rollouts of a group start together and get the same answers from their tools, but not to the millisecond: a request
-    one token behind its group would stay behind, and be computed apart from it, until both end.
-    """
-    ways = [row for row in rows.live_rows() if is_open(row) and row.requests[0].prompt == request.prompt]
-    if not ways:
-        return False
-    request.cached = len(request.prompt)
-    for place in range(MOST_REMEMBERED):
-        left = ways[0]
-        [token], [logprob] = choose(left.trail[place][None], [request], [0])
-        if request.take(token, logprob, version, left.trail[place]):
-            break
-        ways = [row for row in ways if row.requests[0].token_ids[place] == token]
-        if not ways:
-            rows.branch(left, Way(len(request.prompt) + place, [request]), left.trail)
-            break
-        further = [row for row in ways if len(row.trail) > place + 1]
-        if not further:
-            ways[0].requests.append(request)
-            break
-        ways = further
-    return True
-
-
-def is_open(row: Row) -> bool:
-    """Whether others may still join the row's requests: what they sampled from is all remembered."""
-    return len(row.trail) == len(row.requests[0].token_ids)
+        rows.go_on(one.row, one.begin + one.steps - 1, one.ways)

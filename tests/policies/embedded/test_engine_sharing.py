@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import torch
-from engine_models import EOS, VOCABULARY, random_tokens, tiny_model
+from engine_models import EOS, random_tokens, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_forward import assert_drawn, assert_exact
@@ -256,29 +255,6 @@ def test_whatever_comes_when_each_request_gets_what_its_seed_draws_from_the_mode
             assert len(turns) == (1 if visit.heard is None else 2)
 
 
-@pytest.mark.parametrize("late", range(12))
-async def test_a_request_that_comes_late_joins_its_group_or_goes_on_its_own(late: int) -> None:
-    """Up to eight tokens behind, nothing is computed again; from nine on, its prompt's last token is."""
-    prompt = PROMPTS[0]
-    sampling = Sampling(max_tokens=20, temperature=0)
-    batch = Batch(Decoder(tiny_model(eos_token_id=None)), max_rows=4, version=0)
-    requests = [request_of(prompt, sampling, 0), request_of(prompt, sampling, 1)]
-    for request in requests:
-        request.stop_ids = frozenset()
-    batch.waiting.append(requests[0])
-    for _ in range(late):
-        batch.step()
-    batch.waiting.append(requests[1])
-    while batch.busy:
-        batch.step()
-    first, second = [await request.future for request in requests]
-    assert first.token_ids == second.token_ids
-    joined = late <= 8
-    assert batch.rows.decoded_tokens == (19 if joined else 38)
-    assert batch.rows.computed_tokens == len(prompt) + (0 if joined else 1)
-    torch.testing.assert_close(torch.tensor(first.logprobs), torch.tensor(second.logprobs), atol=1e-5, rtol=0)
-
-
 # Guesses
 
 
@@ -371,18 +347,6 @@ def test_what_was_learnt_first_is_forgotten_first(monkeypatch: pytest.MonkeyPatc
         guesses.learn(context, 9)
     known = [guesses.guess([n] * 3, most=1, stop_ids=()) for n in (1, 2, 3)]
     assert known == [[9], [], [9]]
-
-
-async def test_what_is_remembered_for_late_requests_is_no_more_than_their_logits() -> None:
-    batch = Batch(Decoder(MODEL), max_rows=16, version=0)
-    sampling = Sampling(max_tokens=30, temperature=1.0)
-    batch.waiting += [request_of(random_tokens(9, seed), sampling, seed) for seed in range(12)]
-    for _ in range(4):
-        batch.step()
-    kept = {t.untyped_storage().data_ptr(): t.untyped_storage() for row in batch.rows.rows for t in row.trail}
-    vectors = sum(len(row.trail) for row in batch.rows.rows)
-    assert vectors
-    assert sum(storage.nbytes() for storage in kept.values()) == vectors * VOCABULARY * 4
 
 
 async def drain(batch: Batch, requests: list[Request]) -> list[Completion]:

@@ -20,9 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import ModelError
@@ -34,12 +32,7 @@ from .tree_attention import PrefixTree, TreePlan, attending_as, attending_by_tre
 log = logging.getLogger(__name__)
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Log-probability and entropy of labels under a linear head, with a backward pass of its own.
-#
-# The gradient of a label's log-probability by the logits is one at the label minus the probabilities p. So that of the
-# hidden state is W[label] - p W, and that of the weights p^T h taken from row `label`: products with p itself, which
-# the forward pass has at hand. Nothing of the size of the logits is made beside it, and where p is kept the head's
-# product is not computed again.
+# Log-probability and entropy of labels under the head, some nodes at a time.
 #
 # Axes: U predicting nodes, K scored labels, H hidden, V vocabulary.
 
@@ -58,7 +51,7 @@ class Allowed:
     """A bit for each token of the vocabulary, the lowest of a byte first. The first mask has all of them, for places at
     which no grammar bounded the choice."""
 
-    def bound(self, logits_UV: torch.Tensor, nodes: slice, *, in_place: bool) -> torch.Tensor:
+    def bound(self, logits_UV: torch.Tensor, nodes: slice) -> torch.Tensor:
         """The logits of those nodes, without what was not allowed there."""
         which_U = self.which[nodes]
         if not bool(which_U.any()):
@@ -66,12 +59,7 @@ class Allowed:
         masks_M, place_U = which_U.unique(return_inverse=True)
         bits_8 = torch.arange(8, device=logits_UV.device, dtype=torch.uint8)
         out_MV = ((self.masks_MB[masks_M, :, None] >> bits_8) & 1 == 0).flatten(1)[:, : logits_UV.shape[1]]
-        fill = logits_UV.masked_fill_ if in_place else logits_UV.masked_fill
-        return fill(out_MV[place_U], _NOT_ALLOWED)
-
-
-_SLICE_NUMBERS = 2**20
-"""Logits that are worked on at a time on a CPU: as many as a core's cache holds. The whole chunk elsewhere."""
+        return logits_UV.masked_fill(out_MV[place_U], _NOT_ALLOWED)
 
 
 @dataclass(frozen=True)
@@ -93,147 +81,6 @@ class Labels:
             last = first + sum(self.counts[start:end])
             yield slice(start, end), slice(first, last)
             first = last
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What may be in memory at the same time."""
-
-    chunk: int
-    """Nodes whose logits are computed together."""
-    kept_bytes: int
-    """Of probabilities, kept for the backward pass; those of the chunks beyond are computed again there."""
-
-
-def linear_scores(
-    hidden_UH: torch.Tensor,
-    head: torch.nn.Linear,
-    labels: Labels,
-    temperature: float,
-    limits: Limits,
-    allowed: Allowed | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """[K] log-probability, entropy of the distribution it is from, and whether it is that distribution's most probable.
-
-    Equal to log_softmax(head(hidden) / temperature) over the tokens `allowed` at each node [U], differentiable once.
-    """
-    scores: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _LinearScores.apply(
-        hidden_UH, head.weight, head.bias, labels, temperature, limits, allowed
-    )
-    return scores
-
-
-class _LinearScores(torch.autograd.Function):  # type: ignore[misc]
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_UH: torch.Tensor,
-        weight_VH: torch.Tensor,
-        bias_V: torch.Tensor | None,
-        labels: Labels,
-        temperature: float,
-        limits: Limits,
-        allowed: Allowed | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        node_bytes = weight_VH.shape[0] * hidden_UH.element_size()
-        learns = any(ctx.needs_input_grad[:3])
-        kept: list[torch.Tensor] = []
-        parts = []
-        for nodes, these in labels.chunks(limits.chunk):
-            logits_UV = _linear(hidden_UH[nodes], weight_VH, bias_V, allowed, nodes)
-            place_K = labels.place_K[these] - nodes.start
-            chosen_K = logits_UV[place_K, labels.target_K[these]].div_(temperature)
-            keeps = learns and node_bytes * nodes.stop <= limits.kept_bytes
-            norm_U, entropy_U, largest_U = _normalise(logits_UV, temperature, becomes_probabilities=keeps)
-            parts.append((chosen_K, place_K, norm_U, entropy_U, largest_U))
-            if keeps:
-                kept.append(logits_UV)
-        norm_U = torch.cat([part[2] for part in parts])
-        entropy_U = torch.cat([part[3] for part in parts])
-        log_probs_K = torch.cat([chosen - norm[place] for chosen, place, norm, _, _ in parts])
-        top1_K = torch.cat([(chosen >= largest[place]).float() for chosen, place, _, _, largest in parts])
-        ctx.save_for_backward(hidden_UH, weight_VH, bias_V, labels.place_K, labels.target_K, norm_U, entropy_U, *kept)
-        ctx.labels, ctx.temperature, ctx.limits, ctx.allowed = labels, temperature, limits, allowed
-        ctx.mark_non_differentiable(top1_K)
-        ctx.set_materialize_grads(False)
-        return log_probs_K, entropy_U[labels.place_K], top1_K
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, grad_K: torch.Tensor | None, grad_entropy_K: torch.Tensor | None, _: Any) -> Any:
-        hidden_UH, weight_VH, bias_V, place_K, target_K, norm_U, entropy_U, *kept = ctx.saved_tensors
-        wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        if grad_K is None:
-            grad_K = torch.zeros_like(target_K, dtype=hidden_UH.dtype)
-        grad_K = grad_K / ctx.temperature
-        of_node_U = torch.zeros_like(norm_U).index_add_(0, place_K, grad_K)
-        dhidden_UH = torch.empty_like(hidden_UH) if wants_hidden else None
-        dweight_VH = dbias_V = None
-        for number, (nodes, these) in enumerate(ctx.labels.chunks(ctx.limits.chunk)):
-            h_UH, grad, place, target = hidden_UH[nodes], grad_K[these], place_K[these] - nodes.start, target_K[these]
-            factor_U1 = of_node_U[nodes, None]
-            if grad_entropy_K is not None:
-                # The entropy's gradient by a logit is -p (log p + entropy), to be added to that of the log-probability.
-                of_entropy_U = torch.zeros_like(norm_U[nodes]).index_add_(0, place, grad_entropy_K[these])
-                log_p_UV = _linear(h_UH, weight_VH, bias_V, ctx.allowed, nodes)
-                log_p_UV.div_(ctx.temperature).sub_(norm_U[nodes, None])
-                p_UV = log_p_UV.exp()
-                log_p_UV.add_(entropy_U[nodes, None]).mul_(of_entropy_U[:, None] / ctx.temperature)
-                p_UV.mul_(log_p_UV.add_(factor_U1))
-                factor_U1 = torch.ones_like(factor_U1)
-            elif number < len(kept):
-                p_UV = kept[number]
-            else:
-                p_UV = _linear(h_UH, weight_VH, bias_V, ctx.allowed, nodes)
-                _normalise(p_UV, ctx.temperature, becomes_probabilities=True)
-            if dhidden_UH is not None:
-                taken_UH = torch.mm(p_UV, weight_VH).mul_(-factor_U1)
-                dhidden_UH[nodes] = taken_UH.index_add_(0, place, weight_VH[target] * grad[:, None])
-            if wants_weight:
-                scaled_UH = h_UH * -factor_U1
-                if dweight_VH is None:
-                    dweight_VH = torch.mm(p_UV.t(), scaled_UH)
-                else:
-                    dweight_VH.addmm_(p_UV.t(), scaled_UH)
-                dweight_VH.index_add_(0, target, h_UH[place] * grad[:, None])
-            if wants_bias:
-                dbias_V = torch.zeros_like(bias_V) if dbias_V is None else dbias_V
-                dbias_V.addmv_(p_UV.t(), -factor_U1[:, 0]).index_add_(0, target, grad)
-        return dhidden_UH, dweight_VH, dbias_V, None, None, None, None
-
-
-def _linear(
-    hidden_UH: torch.Tensor,
-    weight_VH: torch.Tensor,
-    bias_V: torch.Tensor | None,
-    allowed: Allowed | None,
-    nodes: slice,
-) -> torch.Tensor:
-    """[U, V] logits of those nodes, bounded where a grammar bounded them."""
-    logits_UV = F.linear(hidden_UH, weight_VH, bias_V)
-    return logits_UV if allowed is None else allowed.bound(logits_UV, nodes, in_place=True)
-
-
-def _normalise(
-    logits_UV: torch.Tensor, temperature: float, *, becomes_probabilities: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """[U] log of the normaliser, entropy and largest logit, all at the temperature. `logits_UV` is overwritten."""
-    nodes, vocabulary = logits_UV.shape
-    rows = max(1, _SLICE_NUMBERS // vocabulary) if logits_UV.device.type == "cpu" else nodes
-    parts = []
-    for z_UV in logits_UV.split(rows):
-        if temperature != 1.0:
-            z_UV.div_(temperature)
-        largest_U1 = z_UV.amax(-1, keepdim=True)
-        p_UV = z_UV.sub_(largest_U1).exp()
-        sum_U1 = p_UV.sum(-1, keepdim=True)
-        log_sum_U1 = sum_U1.log()
-        mean_U1 = z_UV.mul_(p_UV).sum(-1, keepdim=True) / sum_U1
-        if becomes_probabilities:
-            torch.div(p_UV, sum_U1, out=z_UV)
-        parts.append(torch.cat([log_sum_U1 + largest_U1, log_sum_U1 - mean_U1, largest_U1], 1))
-    norm_U, entropy_U, largest_U = torch.cat(parts).unbind(1)
-    return norm_U, entropy_U, largest_U
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -360,10 +207,6 @@ HeadForward = Callable[[torch.Tensor], torch.Tensor]
 """[U, H] -> [U, V]"""
 _HEAD_CHUNK = 512
 """Predicting nodes per chunk: the [chunk, V] logits are the only large tensor, and are never all there at once."""
-_KEPT_BYTES = 256 * 2**20
-"""Of probabilities over the vocabulary that the backward pass need not compute again. Of a step of 500 predicting
-tokens and a vocabulary of 49,152 all: 100 MB, beside 2 GB of the layers'. With gradient checkpointing, too: they are
-freed before the first layer is computed again, which takes more."""
 
 
 @dataclass
@@ -540,8 +383,6 @@ def _score(
     labels = Labels(place_K[order_K], target_K[order_K], torch.bincount(place_K, minlength=len(node_U)).tolist())
 
     def score(forward: HeadForward, hidden_UH: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        if _is_plain_linear(head, forward, hidden_UH):
-            return linear_scores(hidden_UH, head, labels, temperature, Limits(_HEAD_CHUNK, _KEPT_BYTES), allowed)
         pieces = [
             checkpoint(
                 _head_chunk,
@@ -581,17 +422,6 @@ def _in_one_call(head: Any, work: Callable[[HeadForward, torch.Tensor], Any], hi
             head.forward = own
 
 
-def _is_plain_linear(head: Any, forward: HeadForward, hidden_UH: torch.Tensor) -> bool:
-    """Whether the head is a product with its weights, in their type: no adapter, no autocast, not replaced."""
-    return (
-        isinstance(head, torch.nn.Linear)
-        and getattr(forward, "__func__", None) is torch.nn.Linear.forward
-        and hidden_UH.dtype == head.weight.dtype
-        and hidden_UH.dtype in (torch.float32, torch.float64)
-        and not torch.is_autocast_enabled(hidden_UH.device.type)
-    )
-
-
 def _head_chunk(
     forward: HeadForward,
     hidden_UH: torch.Tensor,
@@ -604,7 +434,7 @@ def _head_chunk(
     logits_UV = forward(hidden_UH)
     logits_UV = logits_UV if logits_UV.dtype == torch.float64 else logits_UV.float()
     if allowed is not None:
-        logits_UV = allowed.bound(logits_UV, nodes, in_place=False)
+        logits_UV = allowed.bound(logits_UV, nodes)
     if temperature != 1.0:
         logits_UV = logits_UV / temperature
     norm_U = torch.logsumexp(logits_UV, dim=-1)

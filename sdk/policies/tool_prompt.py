@@ -15,7 +15,7 @@ from ..errors import ConfigError, ModelError
 from ..records import PROMPT_NAMES, Message, Rollout, ToolPrompt
 from .endpoint import EndpointAgent
 from .protocol import Agent, Conversation, Sampling
-from .rendering import ChatRenderer, ParsedReply
+from .rendering import ChatRenderer
 from .rendering.renderer import ASK, PROBE_CALL, PROBE_TOOL, ByTools
 from .token_agent import TokenAgent
 
@@ -118,7 +118,7 @@ def render_less(renderer: ChatRenderer, length: ToolPrompt) -> ChatRenderer:
     """
     if length == "full":
         return renderer
-    shorter = _ShorterRenderer(renderer, length)
+    shorter: ChatRenderer = _ShorterRenderer(renderer, length)  # type: ignore[assignment]  # has the rest of it, too
     try:
         ids = shorter.start([ASK], [PROBE_TOOL])
         reply = shorter.encode_reply(_CALLS, [PROBE_TOOL])
@@ -163,13 +163,9 @@ class _ShorterRenderer:
         self._renderer = renderer
         self._shown = ByTools(lambda tools: shown_tools(tools, length))
 
-    @property
-    def family(self) -> str:
-        return self._renderer.family
-
-    @property
-    def stop_token_ids(self) -> list[int]:
-        return self._renderer.stop_token_ids
+    def __getattr__(self, name: str) -> Any:
+        # Replies are written with all tools, too: some templates write no calls where no tools are given.
+        return getattr(self._renderer, name)
 
     def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         return self._renderer.start(messages, self._shown(tools))
@@ -182,18 +178,3 @@ class _ShorterRenderer:
         tools: Sequence[Tool],
     ) -> list[int] | None:
         return self._renderer.extend(prompt_ids, completion_ids, new_messages, self._shown(tools))
-
-    def parse(
-        self, completion_ids: Sequence[int], tools: Sequence[Tool], *, prompt_ids: Sequence[int] = ()
-    ) -> ParsedReply:
-        return self._renderer.parse(completion_ids, tools, prompt_ids=prompt_ids)
-
-    def tagged_text(self, completion_ids: Sequence[int]) -> str | None:
-        return self._renderer.tagged_text(completion_ids)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return self._renderer.decode(ids)
-
-    def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
-        # With all tools: some templates write no calls where no tools are given, and the reply would lose them.
-        return self._renderer.encode_reply(message, tools)

@@ -72,7 +72,7 @@ def load_backend(
         except ModelError as error:
             grammars = None
             log.warning("%s: response_format and tool_choice are refused: %s", name, error)
-        defaults = _defaults(loaded.sampling, temperature, default_max_tokens)
+        defaults = sampling_defaults(loaded.sampling, temperature, default_max_tokens)
         backend = Backend(
             Generator(engine, renderer, grammars, queue, defaults=defaults),
             defaults,
@@ -108,7 +108,8 @@ def fingerprint_of(source: str) -> str | None:
     return f"fp_{files_digest(files)[:16]}" if files else None
 
 
-def _defaults(of_model: Sampling, temperature: float | None, max_tokens: int | None) -> Sampling:
+def sampling_defaults(of_model: Sampling, temperature: float | None, max_tokens: int | None) -> Sampling:
+    """How a server samples where a request leaves it open."""
     chosen = of_model.temperature if temperature is None else temperature
     return replace(
         of_model,

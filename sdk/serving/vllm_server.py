@@ -6,9 +6,8 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Literal, Self, get_args
 
 import anyio
 
@@ -18,7 +17,7 @@ from ..policies.server_process import ServerProcess, wait_until_ready
 from ..policies.vllm.vllm_build import find_vllm
 from ..progress import Progress, Silent
 from ..records import PROMPT_NAMES, ToolPrompt
-from .backend import fingerprint_of
+from .backend import fingerprint_of, sampling_defaults
 from .server import DRAIN_S, address_of, bind, check_drain
 from .vllm_command import ServedModel, as_typed, vllm_arguments
 
@@ -174,14 +173,5 @@ def serve_with_vllm(
         process.stop()
         raise
     drain_s = drain_seconds + _END_S if drain_seconds else 0.0
-    used = _defaults(model.sampling, chosen)
+    used = sampling_defaults(model.sampling, temperature, default_max_tokens)
     return VllmServer(process, model_name=model.name, defaults=used, command=as_typed(command), drain_s=drain_s)
-
-
-def _defaults(measured: Sampling, chosen: dict[str, Any]) -> Sampling:
-    temperature, most = chosen["temperature"], chosen["max_new_tokens"]
-    return replace(
-        measured,
-        temperature=measured.temperature if temperature is None else temperature,
-        max_tokens=measured.max_tokens if most is None else most,
-    )

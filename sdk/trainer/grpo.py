@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -147,10 +147,8 @@ def correct(inputs: dict[str, torch.Tensor], trainer_BT: torch.Tensor, options: 
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-class CollectBatch(Protocol):
-    """How the trainer asks for the batch of a step."""
-
-    def __call__(self, step: int) -> Batch: ...
+CollectBatch = Callable[[int], Batch]
+"""How the trainer asks for the batch of a step."""
 
 
 def make_trainer(

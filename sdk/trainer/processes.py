@@ -118,7 +118,7 @@ def _check_deepspeed(config: TrainConfig) -> None:
                 f"offload_{what}_device is {device!r}, but nothing is offloaded by DeepSpeed here; set it to none, and "
                 "use more processes, zero_stage: 3 or lora.r where memory is short"
             )
-    _check_deepspeed_numbers(config)
+    _check_deepspeed_numbers()
     if config.batching.bf16:
         raise ConfigError(
             "batching.bf16 is true, but DeepSpeed would keep the weights themselves in bfloat16, and what is sampled "
@@ -132,35 +132,18 @@ def _check_deepspeed(config: TrainConfig) -> None:
         )
 
 
-def _check_deepspeed_numbers(config: TrainConfig) -> None:
-    """Raises `ConfigError` for numbers of DeepSpeed's configuration that are not those of the stages.
+def _check_deepspeed_numbers() -> None:
+    """Raises `ConfigError` for numbers in DeepSpeed's configuration that the stages set themselves.
 
-    transformers would refuse most of them, when the stage begins whose trainer is made; accelerate leaves out a
-    clipping of 0, and nothing would be clipped.
+    transformers would refuse most of them, but only when a stage begins; and accelerate leaves out a clipping of 0.
     """
-    ours: dict[str, tuple[str, dict[str, float]]] = {
-        "gradient_accumulation_steps": ("batching.micro_batches", {"the warm start": 1, "GRPO": config.parts}),
-        "gradient_clipping": ("trl.max_grad_norm", {"the warm start": 1.0, "GRPO": config.trl.max_grad_norm}),
-    }
-    runs = {"the warm start": config.warm_start.max_steps != 0, "GRPO": config.grpo.max_steps > 0}
-    for name, (option, by_stage) in ours.items():
-        given = os.environ.get(f"ACCELERATE_{name.upper()}", "auto")
-        wanted = {stage: value for stage, value in by_stage.items() if runs[stage]}
-        if given != "auto" and any(not _says(given, value) for value in wanted.values()):
-            in_words = " and ".join(f"{value:g} in {stage}" for stage, value in wanted.items())
+    options = {"gradient_accumulation_steps": "batching.micro_batches", "gradient_clipping": "trl.max_grad_norm"}
+    for name, option in options.items():
+        if (given := os.environ.get(f"ACCELERATE_{name.upper()}", "auto")) != "auto":
             raise ConfigError(
-                f"{name} is {given} in deepspeed_config, but by the options of sdk.train it is {in_words}; leave it "
-                f'out of deepspeed_config, or write "auto" there; {option} is the option for another one in GRPO'
+                f'{name} is {given} in deepspeed_config; leave it out or write "auto" there: {option} is the option '
+                "of sdk.train for it"
             )
-
-
-def _says(text: str, number: float) -> bool:
-    if isinstance(number, int):  # accelerate passes "2.0" on as text
-        return text == str(number)
-    try:
-        return float(text) == number
-    except ValueError:
-        return False
 
 
 def mixed_precision(config: TrainConfig) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -49,50 +48,25 @@ def launched_with(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) 
 STEPS, CLIPPING = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "ACCELERATE_GRADIENT_CLIPPING"
 
 
+@pytest.mark.parametrize("given", ["0.0", "1", "much"])
 @pytest.mark.parametrize(
-    ("environment", "options", "error"),
+    ("name", "error"),
     [
-        ({STEPS: "4"}, {}, "gradient_accumulation_steps is 4 .* it is 1 in the warm start and 2 in GRPO; leave"),
-        (
-            {STEPS: "1"},
-            {"batching.micro_batches": 2},
-            "gradient_accumulation_steps is 1 .* and 2 in GRPO; .*micro_batches is the option",
-        ),
-        ({STEPS: "2"}, {"batching.micro_batches": 2}, "gradient_accumulation_steps is 2 .* it is 1 in the warm start"),
-        ({STEPS: "1.0"}, {}, "gradient_accumulation_steps is 1.0 in deepspeed_config"),
-        ({CLIPPING: "0.5"}, {}, "gradient_clipping is 0.5 .* it is 1 in the warm start and 1 in GRPO; leave"),
-        # accelerate takes 0 for nothing said: no gradient would be clipped, and nobody would hear of it
-        ({CLIPPING: "0.0"}, {}, "gradient_clipping is 0.0 in deepspeed_config"),
-        ({CLIPPING: "1.0"}, {"trl": {"max_grad_norm": 0.5}}, "and 0.5 in GRPO; .*max_grad_norm"),
-        ({CLIPPING: "much"}, {}, "gradient_clipping is much in deepspeed_config"),
+        (STEPS, "gradient_accumulation_steps is {} in deepspeed_config; .*micro_batches is the option"),
+        (CLIPPING, "gradient_clipping is {} in deepspeed_config; .*max_grad_norm is the option"),
     ],
 )
-def test_numbers_that_are_not_those_of_the_stages_are_refused_before_anything_is_loaded(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], options: dict[str, Any], error: str
+def test_numbers_that_the_stages_set_are_refused_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, name: str, given: str, error: str
 ) -> None:
-    launched_with(monkeypatch, environment)
-    with pytest.raises(sdk.ConfigError, match=error):
-        check_processes(TrainConfig.of(options))
+    launched_with(monkeypatch, {name: given})
+    with pytest.raises(sdk.ConfigError, match=error.format(given)):
+        check_processes(TrainConfig())
 
 
-@pytest.mark.parametrize(
-    ("environment", "options"),
-    [
-        ({STEPS: "auto", CLIPPING: "auto"}, {"batching.micro_batches": 4, "trl": {"max_grad_norm": 0.3}}),
-        ({STEPS: "1", CLIPPING: "1"}, {"batching.micro_batches": 1}),
-        ({CLIPPING: "0.0"}, {"warm_start.max_steps": 0, "trl": {"max_grad_norm": 0}}),
-        (
-            {STEPS: "2", CLIPPING: "0.5"},
-            {"warm_start.max_steps": 0, "batching.micro_batches": 2, "trl": {"max_grad_norm": 0.5}},
-        ),
-        ({CLIPPING: "1.0"}, {"grpo.max_steps": 0, "trl": {"max_grad_norm": 0.5}}),
-    ],
-)
-def test_numbers_that_are_those_of_the_stages_that_run_are_taken(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], options: dict[str, Any]
-) -> None:
-    launched_with(monkeypatch, environment)
-    check_processes(TrainConfig.of(options))
+def test_numbers_that_are_left_to_the_stages_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched_with(monkeypatch, {STEPS: "auto", CLIPPING: "auto"})
+    check_processes(TrainConfig.of({"batching.micro_batches": 4, "trl": {"max_grad_norm": 0.3}}))
 
 
 def test_the_stages_have_the_numbers_that_are_checked(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
@@ -25,8 +24,6 @@ from .published_weights import open_plane
 from .server_placement import Placement, ServerCommand, place_servers, visible_gpus
 from .vllm_build import SERVED_MODEL, find_vllm
 from .vllm_options import Dtype, VllmOptions
-
-log = logging.getLogger(__name__)
 
 # Servers of ours: started together, started again a few times, ended.
 
@@ -59,31 +56,6 @@ class Starter:
         self._restarts_left -= 1
         assert replica.process is not None
         return self.start(self._replicas.pop(replica.process))
-
-
-_ANSWER_S = 60.0
-"""vLLM looks at its machine, once, before it tells of itself."""
-
-
-def warn_of_pieces(url: str, client: httpx.Client) -> None:
-    """Log a warning if the server runs on a CPU with chunked prefill.
-
-    There vLLM 0.32 crashes on a chunk of a prompt whose request has a seed, as all of ours have. A server reports its
-    configuration only in development mode (`VLLM_SERVER_DEV_MODE=1`); of any other nothing is known.
-    """
-    try:
-        answer = client.get(f"{url}/server_info", params={"config_format": "json"}, timeout=_ANSWER_S)
-        answer.raise_for_status()
-        config = answer.json()["vllm_config"]
-        device, in_pieces = config["device_config"]["device"], config["scheduler_config"]["enable_chunked_prefill"]
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        return
-    if device == "cpu" and in_pieces is True:
-        log.warning(
-            "vLLM at %s is on a CPU with chunked prefill: it crashes on a long prompt that has a seed, as "
-            "all of ours have. Start it again with --no-enable-chunked-prefill",
-            url,
-        )
 
 
 _SMALL_NUCLEUS = 1e-6
@@ -261,8 +233,6 @@ def _look_at_all(replicas: list[Replica], named: str | None, publishes: bool) ->
         for replica in replicas:
             name, context_tokens = look_at(replica.url, client, named=replica.base or named, publishes=publishes)
             replica.base = replica.model = name
-            if replica.process is None:
-                warn_of_pieces(replica.url, client)
             contexts.append(context_tokens)
     if len({replica.base for replica in replicas}) > 1:
         found = ", ".join(f"{replica.base!r} at {replica.url}" for replica in replicas)

@@ -118,7 +118,7 @@ def render_less(renderer: ChatRenderer, length: ToolPrompt) -> ChatRenderer:
     """
     if length == "full":
         return renderer
-    shorter: ChatRenderer = _ShorterRenderer(renderer, length)  # type: ignore[assignment]  # has the rest of it, too
+    shorter: ChatRenderer = _ShorterRenderer(renderer, length)  # has the rest of it, too
     try:
         ids = shorter.start([ASK], [PROBE_TOOL])
         reply = shorter.encode_reply(_CALLS, [PROBE_TOOL])

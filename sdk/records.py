@@ -184,8 +184,6 @@ class Task(BaseModel, extra="forbid"):
     id: str = ""
     """Stable: derived from prompt, later turns, user and setup where it is not given."""
 
-    __later_fields__ = frozenset({"user"})
-
     @field_validator("prompt")
     @classmethod
     def _prompt_says_something(cls, prompt: str | list[Message]) -> str | list[Message]:

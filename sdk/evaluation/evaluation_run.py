@@ -430,8 +430,7 @@ def _opened(output_dir: str | Path | None, identity: Mapping[str, Any], source: 
     if output_dir is None:
         yield None
         return
-    defaults = {"limits": Limits().model_dump()}  # a folder of an earlier version may know fewer
-    with RunFolder.create_or_resume(Path(output_dir), identity, defaults=defaults) as folder:
+    with RunFolder.create_or_resume(Path(output_dir), identity) as folder:
         folder.record_tools(source.tools)
         yield folder
 

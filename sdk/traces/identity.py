@@ -128,35 +128,18 @@ def _drop_hidden(value: Any) -> Any:
     return value
 
 
-def same_run(info: Mapping[str, Any], now: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> bool:
-    """Whether the content `info` of a folder's `run.json` is that of the configuration `now`, as it would be stored.
-
-    `defaults`: see `with_defaults`.
-    """
-    fresh: str = fingerprint(now)
-    return info["fingerprint"] == fresh or fingerprint(with_defaults(info["config"], defaults or {})) == fresh
+def same_run(info: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether the content `info` of a folder's `run.json` is that of the configuration `now`, as it would be stored."""
+    return bool(info["fingerprint"] == fingerprint(now))
 
 
-def grown(
-    stored: Mapping[str, Any], now: Mapping[str, Any], option: str | None, defaults: Mapping[str, Any] | None = None
-) -> tuple[int, int] | None:
+def grown(stored: Mapping[str, Any], now: Mapping[str, Any], option: str | None) -> tuple[int, int] | None:
     """The numbers of `option`, a dotted name, in a stored configuration and now, where it is larger now and nothing
-    else differs; None otherwise. `defaults`: see `with_defaults`."""
-    then, fresh = _flat(_drop_hidden(with_defaults(stored, defaults or {}))), _flat(_drop_hidden(now))
+    else differs; None otherwise."""
+    then, fresh = _flat(_drop_hidden(stored)), _flat(_drop_hidden(now))
     if option is None or option not in then or option not in fresh or then | {option: fresh[option]} != fresh:
         return None
     return (then[option], fresh[option]) if then[option] < fresh[option] else None
-
-
-def with_defaults(stored: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored configuration with the options that came later, each as `defaults` has it: an earlier version, which
-    did not have the option, did what is now its default."""
-    filled = dict(stored)
-    for name, value in plain_config(defaults).items():
-        inner = filled.setdefault(name, value)
-        if isinstance(inner, Mapping) and isinstance(value, Mapping):
-            filled[name] = with_defaults(inner, value)
-    return filled
 
 
 def seeds_of(stored_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,9 +238,6 @@ def describe(value: Any) -> Any:
     Functions count with their source, defaults and closure; a `partial` or bound method with its parts; dataclasses
     and records with their fields; objects that verify with their attributes, or with their own repr where they have
     one; any other object with its class only. Values under secret names do not count.
-
-    A class names in `__later_fields__`, a set of names, the fields that it gained after runs had been known by it.
-    These count only where they are not at their default, so that a run begun without them is still the same one.
     """
     return _describe(value, frozenset(), whole=True)
 
@@ -273,7 +253,7 @@ def _describe(value: Any, seen: frozenset[int], *, whole: bool = False) -> Any:
     inside = functools.partial(_describe, seen=seen)
     if isinstance(value, BaseModel):
         cls: Any = type(value)
-        return [_name(cls), _source(cls), inside(value.model_dump(exclude=_left_alone(value)))]
+        return [_name(cls), _source(cls), inside(value.model_dump())]
     if isinstance(value, Mapping):
         items = [[inside(key), inside(item)] for key, item in value.items() if not is_secret_key(key)]
         return ["mapping", *sorted(items, key=json.dumps)]
@@ -314,42 +294,12 @@ def _describe_object(value: Any, inside: Callable[[Any], Any], *, whole: bool) -
     cls: Any = type(value)
     kind = [_name(cls), _source(cls)]
     if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value) if field.name not in _later_at_default(value)]
-        return [*kind, inside({name: getattr(value, name, None) for name in names})]
+        return [*kind, inside({field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)})]
     if cls.__module__ != "builtins" and cls.__repr__ is not object.__repr__:
         return [*kind, without_addresses(repr(value))]
     if whole or callable(value) or callable(getattr(value, "verify", None)):
         return [*kind, inside(vars(value) if hasattr(value, "__dict__") else {})]
     return kind[0]
-
-
-def _left_alone(value: Any) -> Any:
-    """What a dump of `value` leaves out, in the form of pydantic's `exclude`: later fields at their default."""
-    parts: dict[Any, Any]
-    if isinstance(value, BaseModel):
-        at_default = _later_at_default(value)
-        parts = {name: True if name in at_default else _left_alone(part) for name, part in value}
-    elif isinstance(value, Mapping):
-        parts = {key: _left_alone(part) for key, part in value.items()}
-    elif isinstance(value, list | tuple):
-        parts = dict(enumerate(map(_left_alone, value)))
-    else:
-        return None
-    return {name: left_out for name, left_out in parts.items() if left_out} or None
-
-
-def _later_at_default(value: Any) -> set[str]:
-    """The fields of a record or dataclass that its class gained later and that are at their default."""
-    cls = type(value)
-    later = {name for base in cls.__mro__ for name in vars(base).get("__later_fields__", ())}
-    return {name for name in later if describe(getattr(value, name)) == describe(_default(cls, name))}
-
-
-def _default(cls: type, name: str) -> Any:
-    if issubclass(cls, BaseModel):
-        return cls.model_fields[name].get_default(call_default_factory=True)
-    (field,) = [field for field in dataclasses.fields(cls) if field.name == name]  # type: ignore[arg-type]
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 @functools.lru_cache(maxsize=256)

@@ -69,7 +69,6 @@ class RunFolder:
         versions: Mapping[str, str] | None = None,
         *,
         needed_bytes: int = 0,
-        defaults: Mapping[str, Any] | None = None,
         grows: str | None = None,
     ) -> RunFolder:
         """Start a run in a new or empty folder, or go on with the run of the same `config` in it.
@@ -79,8 +78,7 @@ class RunFolder:
 
         `config` holds what makes the run this run and no other (model, tasks, seeds, hyperparameters), as plain
         values; secrets in it are neither stored nor compared. `versions`: those installed, where not given.
-        `needed_bytes`: what the run will write, estimated. `defaults`: options of `config` that a folder of an earlier
-        version may lack, as they then are, such as `{"train": {"tool_prompt": "full"}}`. `grows`: a number in `config`
+        `needed_bytes`: what the run will write, estimated. `grows`: a number in `config`
         by its dotted name: a run that has a smaller one, and is the same otherwise, goes on with the larger one.
 
         Raises `RunFolderError` for a folder that holds another run or other files, is in use, cannot be written,
@@ -90,16 +88,16 @@ class RunFolder:
         stored = identity.plain_config(config)
         known_versions = dict(versions) if versions is not None else identity.installed_versions()
         require_space(path, needed_bytes)
-        refuse_foreign_content(path, stored, defaults, grows)
+        refuse_foreign_content(path, stored, grows)
         make_folder(path)
         lock = RunLock(path / ".lock")
         try:
-            refuse_foreign_content(path, stored, defaults, grows)  # again: another process may have been faster
-            resumed = holds_run(path, stored, defaults, grows)
+            refuse_foreign_content(path, stored, grows)  # again: another process may have been faster
+            resumed = holds_run(path, stored, grows)
             info = read_info(path) if resumed else new_info(stored, known_versions)
             if resumed:
                 note_resume(info, known_versions, path)
-                if grows is not None and (numbers := identity.grown(info["config"], stored, grows, defaults)):
+                if grows is not None and (numbers := identity.grown(info["config"], stored, grows)):
                     note_growth(info, stored, grows, numbers[0])
             for name in ("rollouts", "stages", "checkpoints"):
                 make_folder(path / name)

@@ -28,19 +28,17 @@ LAST_CHECKPOINT = "checkpoints/last"
 """The weights, the optimiser and the schedule after the last step of a finished run: what trains it longer."""
 
 
-def refuse_foreign_content(
-    path: Path, stored: dict[str, Any], defaults: Mapping[str, Any] | None = None, grows: str | None = None
-) -> None:
+def refuse_foreign_content(path: Path, stored: dict[str, Any], grows: str | None = None) -> None:
     """Raises `RunFolderError` unless the folder is new, empty, or holds this configuration's run or nothing to lose.
 
-    `defaults`, `grows`: see `identity.with_defaults` and `identity.grown`.
+    `grows`: see `identity.grown`.
     """
     try:
         names = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
     except OSError as error:
         raise folder_error(path, error) from error
     if "run.json" in names:
-        _refuse_other_run(path, stored, defaults or {}, grows)
+        _refuse_other_run(path, stored, grows)
         return
     foreign = [name for name in names if name not in _OWN_LEFTOVERS]
     if foreign:
@@ -48,20 +46,19 @@ def refuse_foreign_content(
         raise RunFolderError(f"{path} is not empty and holds no run ({shown}); choose a new or empty output_dir")
 
 
-def _refuse_other_run(path: Path, stored: dict[str, Any], defaults: Mapping[str, Any], grows: str | None) -> None:
+def _refuse_other_run(path: Path, stored: dict[str, Any], grows: str | None) -> None:
     info = read_info(path)
-    if identity.same_run(info, stored, defaults) or not has_work(path):
+    if identity.same_run(info, stored) or not has_work(path):
         return
-    numbers = identity.grown(info["config"], stored, grows, defaults)
+    numbers = identity.grown(info["config"], stored, grows)
     if numbers is not None:
         _require_last_checkpoint(path, grows, *numbers)
         return
-    held = identity.with_defaults(info["config"], defaults)
-    differ = identity.differences(held, stored) or ["the fingerprint differs"]
+    differ = identity.differences(info["config"], stored) or ["the fingerprint differs"]
     shown = and_more(differ, 5, ";")
     raise RunFolderError(
         f"{path} holds another run: {shown}. Choose another output_dir, or use the folder's options to resume it"
-        f"{_longer(path, held)}"
+        f"{_longer(path, info['config'])}"
     )
 
 
@@ -92,14 +89,12 @@ def _another(path: Path) -> str:
     )
 
 
-def holds_run(
-    path: Path, stored: dict[str, Any], defaults: Mapping[str, Any] | None = None, grows: str | None = None
-) -> bool:
+def holds_run(path: Path, stored: dict[str, Any], grows: str | None = None) -> bool:
     """Whether the folder holds the run of this configuration; False too where another's is to be taken over."""
     if not (path / "run.json").exists():
         return False
     info = read_info(path)
-    same = identity.same_run(info, stored, defaults) or identity.grown(info["config"], stored, grows, defaults)
+    same = identity.same_run(info, stored) or identity.grown(info["config"], stored, grows)
     if not same:
         log.warning("%s: another run was begun here and did nothing; its folder is taken over", path)
     return bool(same)

@@ -51,7 +51,7 @@ from .groups import check_groups, drawn_tool_prompt
 from .isolation import ONLY_READ, refuse_shared_state, try_isolation
 from .longer_run import MAX_STEPS, reopen
 from .processes import check_processes, follows, join, tell, world_size
-from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_defaults, train_identity
+from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_identity
 from .task_splits import require_a_way_to_learn, require_use_of_teacher, settle, split_for_training
 from .validation import needs_none
 
@@ -185,10 +185,7 @@ async def train_async(
             second = await stack.enter_async_context(opens["auditor"]()) if auditor is not None else None
             path = run_folder_path(output_dir, identity)
             needed = bytes_still_needed(model, path, options)
-            defaults = train_defaults(identity)
-            with RunFolder.create_or_resume(
-                path, identity, needed_bytes=needed, defaults=defaults, grows=MAX_STEPS
-            ) as folder:
+            with RunFolder.create_or_resume(path, identity, needed_bytes=needed, grows=MAX_STEPS) as folder:
                 _say_what_is_there(folder, reopen(folder, options.grpo.max_steps), options, progress)
                 folder.record_tools(source.tools)
                 context = RunContext(

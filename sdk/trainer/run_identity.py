@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,13 @@ from typing import Any
 from mcp_bridge import Handlers, Toolset
 from mcp_bridge.errors import kind_of
 
-from ..errors import ConfigError, RunFolderError
+from ..errors import ConfigError
 from ..judging.audit_examples import audit_call
 from ..policies.hub_cache import folder_here
 from ..policies.model_source import require_place_of
 from ..policies.vllm.vllm_options import VllmOptions
 from ..records import Task
-from ..traces.identity import fingerprint, handlers_identity, plain_config, same_run, tasks_identity, tools_identity
-from ..traces.run_info import read_info
+from ..traces.identity import fingerprint, handlers_identity, plain_config, tasks_identity, tools_identity
 from ..verifiers import VerifierLike, verifier_identity
 from .auditor import AUDIT
 from .config import TrainConfig
@@ -146,34 +145,9 @@ def train_identity(
     }
 
 
-def train_defaults(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """What the parts of `identity` are in a folder of an earlier version that lacks them.
-
-    A run that an earlier version began goes on where a later one has more options, as long as nobody sets them to
-    something else than that version did; and in the precision that it is launched with now, since none was written
-    down.
-    """
-    # As in all earlier versions.
-    settled = TrainConfig().changed({"off_policy.importance_sampling_mode": "none"})
-    return {"train": _stored(settled), "mixed_precision": identity["mixed_precision"]}
-
-
 def run_folder_path(output_dir: str | Path | None, identity: dict[str, Any]) -> Path:
-    """`output_dir`; where it is None `runs/<fingerprint>`, or the folder there in which an earlier version, with fewer
-    options, began this run."""
-    if output_dir is not None:
-        return Path(output_dir)
-    now = plain_config(identity)
-    path = _RUNS / fingerprint(now)[:_NAME_LENGTH]
-    if path.exists():
-        return path
-    for file in sorted(_RUNS.glob(f"{'[0-9a-f]' * _NAME_LENGTH}/run.json")):
-        try:
-            if same_run(read_info(file.parent), now, train_defaults(now)):
-                return file.parent
-        except RunFolderError:  # damaged, or a later version's: not ours to judge
-            continue
-    return path
+    """`output_dir`; where it is None `runs/<fingerprint>`."""
+    return Path(output_dir) if output_dir is not None else _RUNS / fingerprint(plain_config(identity))[:_NAME_LENGTH]
 
 
 def _stored(options: TrainConfig) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from contextlib import contextmanager
 from functools import reduce
@@ -19,10 +18,8 @@ from sandboxes.helpdesk import Helpdesk
 from sdk.errors import ConfigError, PolicyFailure, RunFolderError, ToolbakeError
 from sdk.evaluation.measurement import measure
 from sdk.policies.scripted import ScriptedAgent
-from sdk.rollouts.limits import Limits
 from sdk.rollouts.run_context import RunContext
 from sdk.traces import RunFolder
-from sdk.traces.identity import fingerprint
 
 SECRET = "sk-THE-SECRET"
 TASKS = [
@@ -130,21 +127,6 @@ async def test_what_determines_the_results_makes_another_run(
     await measured(tmp_path, Agent())
     with pytest.raises(RunFolderError, match=named.replace(".", r"\.")):
         await measured(tmp_path, Agent(), **changed)
-
-
-async def test_an_evaluation_goes_on_when_a_later_version_has_one_more_limit_at_its_default(tmp_path: Path) -> None:
-    await measured(tmp_path, Agent())
-    begun = json.loads((tmp_path / "run.json").read_text())
-    for name in Limits.model_fields:
-        limits = {other: value for other, value in begun["config"]["limits"].items() if other != name}
-        config = {**begun["config"], "limits": limits}
-        info = {**begun, "config": config, "fingerprint": fingerprint(config)}
-        (tmp_path / "run.json").write_text(json.dumps(info))
-        agent = Agent()
-        await measured(tmp_path, agent)
-        assert agent.asked == [], name
-    with pytest.raises(RunFolderError, match=r"limits\.call_timeout_s is 30\.0 in the folder and 9\.0 now"):
-        await measured(tmp_path, Agent(), limits={"call_timeout_s": 9.0})
 
 
 async def test_an_edited_verifier_of_the_same_name_makes_another_run(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ DOCUMENTED = {
     *("_asdict", "_exit", "_fields", "_fields_", "_make", "_replace"),  # of the standard library
     *("__config__", "_meta"),  # pydantic's `create_model`; a field of MCP's messages
     "__kmpc_fork_call",  # a symbol of LLVM's OpenMP, which is looked for and not called
-    *("_LIBC", "__later_fields__"),  # ours, by way of `globals()` and of other modules' classes
+    "_LIBC",  # ours, by way of `globals()`
 }
 """Names with an underscore that are not private, or not of others."""
 _BY_NAME = {"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller", "import_module", "vars"}

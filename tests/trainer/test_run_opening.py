@@ -20,10 +20,8 @@ import sdk
 from mcp_bridge import SourceError
 from sandboxes.helpdesk import Helpdesk
 from sdk.progress import Console
-from sdk.traces.identity import fingerprint, same_run
 from sdk.traces.run_lock import RunLock
-from sdk.trainer.config import dotted_options
-from sdk.trainer.run_identity import EMBEDDED_BYTES, bytes_still_needed, train_defaults, weight_bytes
+from sdk.trainer.run_identity import EMBEDDED_BYTES, bytes_still_needed, weight_bytes
 from sdk.verifiers import all_of, answer_match, as_expected, required_calls
 
 SECRET = "sk-THE-SECRET"
@@ -98,63 +96,6 @@ async def test_only_who_may_write_a_run_is_told_that_it_goes_on(tmp_path: Path, 
     assert "going on with it" in capsys.readouterr().err
 
 
-RECORDED_OF_VLLM = ("vllm.publish", "vllm.in_flight")
-OPTIONS = [
-    tuple(name.split("."))
-    for name in dotted_options(sdk.TrainConfig)
-    if not name.startswith("vllm.") or name in RECORDED_OF_VLLM
-]
-
-
-def at(config: Any, name: tuple[str, ...]) -> Any:
-    for part in name:
-        config = config[part]
-    return config
-
-
-def without(config: dict[str, Any], name: tuple[str, ...]) -> dict[str, Any]:
-    """As a version would have stored it that did not have the option yet."""
-    first, *rest = name
-    if rest:
-        return {**config, first: without(config[first], tuple(rest))}
-    return {key: value for key, value in config.items() if key != first}
-
-
-def of_an_earlier_version(folder: Path, *option: str) -> None:
-    """Makes of `folder` one whose configuration has no `option`, with something to lose in it."""
-    info = json.loads((folder / "run.json").read_text())
-    info["config"] = without(info["config"], option)
-    info["fingerprint"] = fingerprint(info["config"])
-    (folder / "run.json").write_text(json.dumps(info))
-    (folder / "metrics.jsonl").write_text('{"step": 0}\n')
-
-
-async def test_a_run_goes_on_when_a_later_version_has_one_more_option_that_changes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(sdk.ModelError):
-        await started(tmp_path / "run", config=TINY)
-    now = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
-    # An option of later versions that is settled has the value that all earlier ones had.
-    earlier_default = sdk.TrainConfig.of({"off_policy.importance_sampling_mode": "none"})
-    defaults = earlier_default.model_dump(mode="json")
-    for option in OPTIONS:
-        earlier = without(now, ("train", *option))
-        info = {"config": earlier, "fingerprint": fingerprint(earlier)}
-        assert not same_run(info, now), option
-        at_its_default = at(now["train"], option) == at(defaults, option)
-        assert same_run(info, now, train_defaults(now)) == at_its_default, option
-    of_an_earlier_version(tmp_path / "run", "train", "tool_prompt")
-    with pytest.raises(sdk.ModelError):  # training got as far as the model, which is not there
-        await started(tmp_path / "run", config=TINY)
-
-
-async def test_a_later_version_s_option_that_is_set_makes_another_run(tmp_path: Path) -> None:
-    with pytest.raises(sdk.ModelError):
-        await started(tmp_path / "run", config={**TINY, "tool_prompt": "names"})
-    of_an_earlier_version(tmp_path / "run", "train", "tool_prompt")
-    with pytest.raises(sdk.RunFolderError, match=r'train\.tool_prompt is "full" in the folder and "names" now'):
-        await started(tmp_path / "run", config={**TINY, "tool_prompt": "names"})
-
-
 @pytest.mark.parametrize("launched", ["no", "bf16"])
 async def test_a_run_goes_on_in_the_precision_it_was_launched_with_only(
     launched: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -179,37 +120,6 @@ async def test_the_option_bf16_is_the_same_run_whatever_the_launcher_says(
         with pytest.raises(sdk.ModelError):
             await started(tmp_path / "run", config={**TINY, "batching.bf16": True})
         (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0}\n')
-
-
-@pytest.mark.parametrize("launched", ["no", "bf16"])
-async def test_a_run_that_did_not_write_down_its_precision_goes_on_as_it_is_launched(
-    launched: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(sdk.ModelError):
-        await started(tmp_path / "run")
-    of_an_earlier_version(tmp_path / "run", "mixed_precision")
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launched)
-    with pytest.raises(sdk.ModelError):
-        await started(tmp_path / "run")
-
-
-async def test_a_run_without_a_named_folder_is_found_again_by_a_later_version(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(sdk.ModelError):
-        await started(None)
-    (first,) = (tmp_path / "runs").iterdir()
-    of_an_earlier_version(first, "train", "tool_prompt")
-    earlier = first.rename(first.parent / "0123456789ab")
-    (first.parent / "000000000000").mkdir()
-    (first.parent / "000000000000" / "run.json").write_text("damaged")
-    with pytest.raises(sdk.ModelError):
-        await started(None)
-    assert len(json.loads((earlier / "run.json").read_text())["resumed"]) == 1
-    with pytest.raises(sdk.ModelError):
-        await started(None, config={**TINY, "tool_prompt": "names"})
-    assert len(list(first.parent.iterdir())) == 3
 
 
 async def test_tools_that_cannot_be_used_leave_no_folder_behind(tmp_path: Path) -> None:

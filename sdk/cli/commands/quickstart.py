@@ -165,7 +165,6 @@ def finished_run(
     from ...traces.identity import plain_config, same_run
     from ...traces.run_folder import RunFolder
     from ...trainer.pipeline import TrainResult
-    from ...trainer.run_identity import train_defaults
 
     if not (folder / "run.json").is_file():
         return None
@@ -173,7 +172,7 @@ def finished_run(
     if run.stage("report") is None or not (run.model_dir / "config.json").is_file():
         return None
     now = plain_config(_identity(options, tools, prompts, verifier, model))
-    if not same_run(run.info, now, train_defaults(now)):
+    if not same_run(run.info, now):
         return None
     return TrainResult(model_dir=run.model_dir, run_dir=run.path, report=Report.read(run.report_json))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,27 +13,10 @@ from .evidence_log import CALL
 
 
 def out_of_order(places: Sequence[int]) -> list[int]:
-    """Indexes of `places`, all different, that are not in one longest ascending subsequence. O(n log n).
-
-    Example: `out_of_order([0, 3, 1, 2])` is `[1]`.
-    """
-    tails: list[int] = []  # tails[k]: the smallest last place of an ascending run of k + 1
-    tail_index: list[int] = []
-    before: list[int] = []
-    for index, place in enumerate(places):
-        k = bisect_left(tails, place)
-        before.append(tail_index[k - 1] if k else -1)
-        if k == len(tails):
-            tails.append(place)
-            tail_index.append(index)
-        else:
-            tails[k], tail_index[k] = place, index
-    kept: set[int] = set()
-    at = tail_index[-1] if tail_index else -1
-    while at >= 0:
-        kept.add(at)
-        at = before[at]
-    return [index for index in range(len(places)) if index not in kept]
+    """Indexes of `places`, all different, that come after a higher one. Example: `out_of_order([0, 3, 1, 2])` is
+    `[2, 3]`."""
+    highest = list(accumulate(places, max))
+    return [index for index, place in enumerate(places) if place < highest[index]]
 
 
 @dataclass(frozen=True)
@@ -89,7 +72,7 @@ def read_chain(
         else:
             first_line[entry.hash] = line
             entries.append(entry)
-    return entries, findings + _misplaced(entries, name, first_line, damaged)
+    return entries, findings + _misplaced(entries, name, damaged)
 
 
 def _checked(raw: bytes, as_entry: Callable[[dict[str, Any], int], Entry], line: int) -> Entry:
@@ -107,40 +90,16 @@ def _checked(raw: bytes, as_entry: Callable[[dict[str, Any], int], Entry], line:
     return entry
 
 
-def _misplaced(entries: Sequence[Entry], name: str, first_line: dict[str, int], damaged: set[int]) -> list[Finding]:
-    findings: list[Finding] = []
-    followed: dict[str, int] = {}
-    for entry in entries:
-        if entry.prev in followed:
-            text = f"it follows the same entry as line {followed[entry.prev]}; one of the two was put there"
-            findings.append(Finding("added", name, entry.line, text))
-        followed.setdefault(entry.prev, entry.line)
-        if entry.prev != START and entry.prev not in first_line and entry.line - 1 not in damaged:
-            text = f"what stood before it is gone (an entry with the hash {entry.prev[:16]}...)"
-            findings.append(Finding("missing", name, entry.line, text))
-    if findings:  # the places of the others follow from what is wrong with these
-        return findings
-    places = _places(entries)
+def _misplaced(entries: Sequence[Entry], name: str, damaged: set[int]) -> list[Finding]:
+    """Entries that do not follow the one before them; what follows a damaged line is not known."""
+    before = [START, *(entry.hash for entry in entries)]
     return [
-        Finding("reordered", name, entries[index].line, "it does not stand where its chain has it")
-        for index in out_of_order(places)
+        Finding(
+            "reordered", name, entry.line, "it does not follow the line before it: lines are missing, added or moved"
+        )
+        for entry, prev in zip(entries, before, strict=False)
+        if entry.prev != prev and entry.line - 1 not in damaged
     ]
-
-
-def _places(entries: Sequence[Entry]) -> list[int]:
-    """Each entry's place in the order of the chain. Where a part is damaged, the parts keep their order in the file."""
-    after = {entry.prev: index for index, entry in enumerate(entries)}
-    hashes = {entry.hash for entry in entries}
-    places = [-1] * len(entries)
-    count = 0
-    begins = [index for index, entry in enumerate(entries) if entry.prev == START or entry.prev not in hashes]
-    for begin in begins:
-        at: int | None = begin
-        while at is not None and places[at] < 0:
-            places[at] = count
-            count += 1
-            at = after.get(entries[at].hash)
-    return places
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def test_the_part_of_a_rollout_that_was_changed_is_named(run: Path, change: Call
     [
         ([0, 2, 3, 4], ["missing rollouts/grpo.jsonl: b"]),
         ([0, 1, 2, 3], ["missing rollouts/grpo.jsonl: e"]),
-        ([0, 2, 1, 3, 4], ["reordered rollouts/grpo.jsonl:2 c"]),
+        ([0, 2, 1, 3, 4], ["reordered rollouts/grpo.jsonl:3 b"]),
         ([0, 1, 1, 2, 3, 4], ["repeated rollouts/grpo.jsonl:3 b"]),
     ],
 )

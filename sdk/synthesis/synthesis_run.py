@@ -34,7 +34,7 @@ from .lessons import Lessons, learn
 from .phrases import Phrases
 from .progress_file import ProgressFile
 from .random_walk import Found, NoWalk, Walk, minimised, walk
-from .request_text import DONE, Request, realism, request, reworded
+from .request_text import DONE, Request, request, reworded
 from .solution import answer_doubt
 from .task_checks import Seen, is_left_out, played_again, replay_problem, tried, wording_problem
 from .worlds import BrokenTool, Worlds, open_worlds
@@ -72,9 +72,7 @@ async def draft(worlds: Worlds, lessons: Lessons, phrases: Phrases, *, seed: int
         except NoWalk:
             if not left:
                 raise
-    return Draft(
-        _task(walked, asked, lessons, f"synthetic-{seed}-{attempt}"), asked, shape_of(walked, asked), len(walked.steps)
-    )
+    return Draft(_task(walked, asked, f"synthetic-{seed}-{attempt}"), asked, shape_of(walked, asked), len(walked.steps))
 
 
 def shape_of(walked: Walk, asked: Request) -> str:
@@ -86,7 +84,7 @@ def shape_of(walked: Walk, asked: Request) -> str:
     return f"{'>'.join(parts)}: {asked.field}"
 
 
-def _task(walked: Walk, asked: Request, lessons: Lessons, name: str) -> Task:
+def _task(walked: Walk, asked: Request, name: str) -> Task:
     calls = [{"name": step.tool.name, "arguments": step.arguments} for step in walked.steps]
     expected: dict[str, Any] = {
         "answer": asked.answer,
@@ -114,7 +112,6 @@ def _task(walked: Walk, asked: Request, lessons: Lessons, name: str) -> Task:
             "tools": "+".join(tools),
             "end": "change" if walked.changes else "fact",
             "wording": "template",
-            "realism": f"{realism(walked, asked, lessons):g}",
         },
         family=f"{shape_of(walked, asked)}/{asked.wording}",
     )
@@ -203,14 +200,13 @@ class _Plan:
     max_calls: int
     attempts: int
     difficulty: tuple[float, float] | None
-    min_realism: float
     hold_back: int
     limits: Limits
     concurrency: int
 
     def identity(self, *, writer: ModelSource, policy: ModelSource) -> dict[str, Any]:
         """What decides which tasks are made; how many are wanted does not."""
-        names = ("seed", "max_calls", "difficulty", "min_realism")
+        names = ("seed", "max_calls", "difficulty")
         plain: dict[str, Any] = {name: getattr(self, name) for name in names}
         if policy is not None:
             plain |= {"attempts": self.attempts, "limits": self.limits.model_dump()}
@@ -233,7 +229,6 @@ async def synthesize_async(
     policy: ModelSource = None,
     attempts: int = 4,
     difficulty: tuple[float, float] | None = None,
-    min_realism: float = 0.6,
     hold_back: int = 0,
     limits: Limits | Mapping[str, Any] | None = None,
     connect_timeout_s: float = 120.0,
@@ -255,7 +250,7 @@ async def synthesize_async(
     what it returns. `writer`, `policy`: an endpoint as `(url, model name)`, a folder or hub name, an agent, or
     "embedded"; None: templates, and rules alone. `policy` plays each task `attempts` times: tasks that several attempts
     understand in one other way are left out, and `difficulty=(low, high)` leaves out those whose success lies outside,
-    as `curriculum.difficulty_filter` of a training would. `min_realism`: see `sdk.synthesis.request_text`.
+    as `curriculum.difficulty_filter` of a training would.
     `hold_back`: so many values are missing in each request, and its user tells them when asked; see `docs/users.md`.
 
     Fewer than `n` tasks come back where the tools give no more; the result says so. Raises `ConfigError` for tools
@@ -265,9 +260,7 @@ async def synthesize_async(
     Example: `sdk.synthesize(Helpdesk(), 200, to="tasks.jsonl")`
     """
     bounds = Limits.of(limits)
-    plan = _checked(
-        _Plan(n, seed, max_calls, attempts, difficulty, min_realism, hold_back, bounds, concurrency), policy
-    )
+    plan = _checked(_Plan(n, seed, max_calls, attempts, difficulty, hold_back, bounds, concurrency), policy)
     shown = progress or Silent()
     async with connect(tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s) as source:
         worlds = await open_worlds(source, setups, shown)
@@ -417,8 +410,6 @@ class _Maker:
     async def _checked(self, drafted: Draft, attempt: int) -> tuple[Task, str] | str:
         """The task with its shape, or why it is left out. What costs least is looked at first."""
         task = drafted.task
-        if float(task.tags["realism"]) < self._plan.min_realism:
-            return f"its realism is below {self._plan.min_realism:g}"
         if problem := self._crowded(task, drafted.shape, attempt) or self._seen_before(task):
             return problem
         if self._writer is not None:
@@ -499,8 +490,6 @@ def _checked(plan: _Plan, policy: ModelSource) -> _Plan:
             raise ConfigError(f"{name} is {value!r}; it must be a whole number, 1 or more")
     if isinstance(plan.hold_back, bool) or not isinstance(plan.hold_back, int) or plan.hold_back < 0:
         raise ConfigError(f"hold_back is {plan.hold_back!r}; it must be a whole number, 0 or more")
-    if not _is_share(plan.min_realism):
-        raise ConfigError(f"min_realism is {plan.min_realism!r}; it must lie between 0 and 1")
     if plan.difficulty is not None:
         if policy is None:
             raise ConfigError("difficulty is measured by a policy's attempts; give `policy`, or leave `difficulty` out")

@@ -270,7 +270,6 @@ def test_a_damaged_progress_file_is_named_with_what_to_do(tmp_path: Path, writte
     [
         ({"difficulty": 0.5, "policy": "embedded"}, "difficulty is 0.5; give two shares that rise"),
         ({"difficulty": (0.1, "high"), "policy": "embedded"}, "difficulty is .*; give two shares that rise"),
-        ({"min_realism": "high"}, "min_realism is 'high'; it must lie between 0 and 1"),
     ],
 )
 def test_options_of_another_type_are_plain_errors(options: dict[str, Any], said: str) -> None:

@@ -207,7 +207,6 @@ def lookup(word: str) -> str:
         (Helpdesk(), {"setups": []}, "setups is empty"),
         (Helpdesk(), {"difficulty": (0.1, 0.9)}, "give `policy`, or leave `difficulty` out"),
         (Helpdesk(), {"difficulty": (0.9, 0.1), "policy": "embedded"}, "two shares that rise"),
-        (Helpdesk(), {"min_realism": 2}, "between 0 and 1"),
         (Helpdesk(), {"max_calls": 0}, "max_calls is 0"),
         (Helpdesk(), {"to": "tasks.csv"}, "ends in .jsonl"),
     ],
@@ -221,10 +220,9 @@ def test_what_cannot_work_is_refused_with_the_fix(
 
 
 def test_too_few_worlds_give_fewer_tasks_and_the_result_says_so() -> None:
-    made = sdk.synthesize(bank(), 20, setups=[{}], max_calls=1, min_realism=0.95)
+    made = sdk.synthesize(bank(), 20, setups=[{}], max_calls=1)
     assert 0 < len(made.tasks) < 20
     assert "20 were wanted" in str(made)
-    assert "its realism is below 0.95" in made.left_out
     assert sum(made.left_out.values()) + len(made.tasks) == made.attempts
 
 

@@ -20,7 +20,6 @@ from ..options import (
     Quiet,
     Seed,
     Tools,
-    finite,
     limits,
     progress_of,
 )
@@ -105,18 +104,6 @@ Difficulty = Annotated[
         help="Keep tasks whose share of right attempts lies between these, such as 0.1,0.9.",
     ),
 ]
-Realism = Annotated[
-    float,
-    typer.Option(
-        "--min-realism",
-        min=0.0,
-        max=1.0,
-        callback=finite,
-        help="The least score for names that fit, length, and values that people say. It does not judge sense.",
-    ),
-]
-
-
 HoldBack = Annotated[
     int,
     typer.Option(
@@ -188,7 +175,6 @@ def synthesize(
     policy_key: PolicyKey = None,
     attempts: Attempts = 4,
     difficulty: Difficulty = None,
-    min_realism: Realism = 0.6,
     hold_back: HoldBack = 0,
     limit: LimitSettings = None,
     seed: Seed = 0,
@@ -232,7 +218,6 @@ def synthesize(
             "policy": second_model(policy, policy_key, "--policy", "--policy-key"),
             "attempts": attempts,
             "difficulty": _difficulty(difficulty),
-            "min_realism": min_realism,
             "hold_back": hold_back,
             "limits": limits(limit or []),
             "connect_timeout_s": connect_timeout,

@@ -43,7 +43,7 @@ from ..users.played_users import open_users, users_identity
 from ..verifiers import VerifierLike, check_verifier, verifier_identity
 from .conditions import FAMILY, Price, read_prices, require_cluster, require_threshold
 from .fault_rules import find_faults
-from .faults import Embedder, FaultJudge, judged_faults
+from .faults import FaultJudge, judged_faults
 from .measurement import measure
 from .outside_verdicts import OutsideVerdicts, outside_faults, outside_rollouts, read_verdicts
 from .report import Report, build_report, call_facts, guard_facts, note_conditions, run_facts
@@ -217,7 +217,6 @@ async def evaluate_async(
     prices: Mapping[str, Price | tuple[float, float]] | None = None,
     cluster_by: str = FAMILY,
     fault_judge: FaultJudge | None = None,
-    embed: Embedder | None = None,
     output_dir: str | Path | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     agent: AgentSource | None = None,
@@ -238,7 +237,7 @@ async def evaluate_async(
     baseline where no other is named. `tool_prompts`: how much of the tools the prompt shows, each a condition of its
     own; None: what each model was trained with. `samples`: rollouts for each task, for pass@k and pass^k. `split`: only
     tasks with that `split` tag. `prices`: by name, per million tokens in and out. `cluster_by`: `family` or a tag,
-    whose tasks count as one for intervals. `fault_judge` and `embed`: see `sdk.evaluation.faults`. `agent`: an agent of
+    whose tasks count as one for intervals. `fault_judge`: see `sdk.evaluation.faults`. `agent`: an agent of
     your own that plays the rollouts, see `docs/agents.md`. `user_model`: plays the users of all tasks, and `user_judge`
     looks at them, see `docs/users.md`. `handlers`: who answers what servers ask during calls.
     `connect_timeout_s`: how long a server may take to start. All of them, with their defaults, are in
@@ -259,7 +258,7 @@ async def evaluate_async(
     tasks = tasks_of_split(load_tasks(prompts), split)
     outside = outside_rollouts(elsewhere, tasks)
     require_cluster(cluster_by, tasks)
-    _check_fault_readers(fault_judge, embed)
+    _check_fault_judge(fault_judge)
     for conditions in plan.policies.values():
         await anyio.to_thread.run_sync(require_shown, conditions[0].source, [c.tool_prompt for c in conditions])
     for condition in plan.conditions:
@@ -322,7 +321,6 @@ async def evaluate_async(
                 pairs=pairs,
                 prices={name: priced[policy] for name, policy in policies.items() if policy in priced},
                 faults=faults,
-                embed=embed,
             )
             if folder is not None:
                 stages = dict(zip(measured, (c.stage for c in plan.conditions), strict=True))
@@ -396,14 +394,12 @@ async def _measured(
     return rollouts
 
 
-def _check_fault_readers(judge: Any, embed: Any) -> None:
+def _check_fault_judge(judge: Any) -> None:
     if judge is not None and not callable(getattr(judge, "judge", None)):
         raise ConfigError(
             f"fault_judge is {kind_of(judge)}; give an object with an async judge(rollout, found), "
             "such as sdk.judging.fault_judge((url, model name))"
         )
-    if embed is not None and not callable(embed):
-        raise ConfigError(f"embed is {kind_of(embed)}; give a function from a list of texts to a vector for each")
 
 
 def _facts(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Protocol, get_args
 
 from pydantic import BaseModel, Field
@@ -104,36 +103,6 @@ async def judged_faults(
 # ---------------------------------------------------------------------------------------------------------------------
 # Groups of faults, the largest first.
 
-Embedder = Callable[[Sequence[str]], Sequence[Sequence[float]]]
-"""Texts to vectors of one length, in the same order; for example `SentenceTransformer(...).encode`."""
-
-
-def alike(texts: Sequence[str], embed: Embedder, *, least: float = 0.8) -> list[list[int]]:
-    """Places of texts that are alike, the largest group first: each joins the first group whose first member it
-    resembles (cosine of `least` or more), and begins one of its own otherwise. The order of texts decides ties.
-
-    Raises `ValueError` where `embed` gives other than one vector a text.
-    """
-    if not texts:
-        return []
-    vectors = [list(map(float, vector)) for vector in embed(list(texts))]
-    if len(vectors) != len(texts):
-        raise ValueError(f"the embedder gave {len(vectors)} vectors for {len(texts)} texts; it must give one for each")
-    groups: list[list[int]] = []
-    for place, vector in enumerate(vectors):
-        group = next((g for g in groups if _cosine(vectors[g[0]], vector) >= least), None)
-        if group is None:
-            groups.append([place])
-        else:
-            group.append(place)
-    return sorted(groups, key=lambda group: -len(group))
-
-
-def _cosine(one: Sequence[float], other: Sequence[float]) -> float:
-    size = math.sqrt(math.fsum(a * a for a in one)) * math.sqrt(math.fsum(b * b for b in other))
-    return math.fsum(a * b for a, b in zip(one, other, strict=True)) / size if size else 0.0
-
-
 TELLING = 3
 """Rollouts kept of each group."""
 _SIGNATURES = 5
@@ -178,8 +147,6 @@ class ErrorGroup(BaseModel):
     """Of all rollouts of the condition that did not succeed."""
     signatures: dict[str, int]
     """The commonest tools and arguments, `get_order.order_id`, with their number of rollouts."""
-    alike: list[list[str]] = Field(default_factory=list)
-    """Ids of rollouts whose faults read alike, by the embedder; empty without one."""
     telling: list[TellingRollout]
 
 
@@ -205,7 +172,6 @@ def group_errors(
     *,
     baseline: tuple[str, Sequence[Rollout], Mapping[str, Fault]] | None = None,
     threshold: float = 1.0,
-    embed: Embedder | None = None,
 ) -> ConditionErrors:
     """The groups of one condition. `faults`: see `find_faults`; `baseline`: name, rollouts and faults of another."""
     failed = [rollout for rollout in rollouts if rollout.id in faults]
@@ -221,7 +187,7 @@ def group_errors(
     return ConditionErrors(
         rollouts=len(rollouts),
         failed=len(failed),
-        groups=[_group(kind, members[kind], faults, len(failed), solved, embed) for kind in kinds],
+        groups=[_group(kind, members[kind], faults, len(failed), solved) for kind in kinds],
         faults={rollout.id: faults[rollout.id] for rollout in failed},
         baseline=baseline[0] if baseline else None,
         changes=_changes(rollouts, faults, baseline[1], baseline[2]) if baseline else {},
@@ -235,20 +201,17 @@ def _group(
     faults: Mapping[str, Fault],
     failed: int,
     solved: set[str],
-    embed: Embedder | None,
 ) -> ErrorGroup:
     signatures = Counter(signature for r in members if (signature := faults[r.id].signature))
     in_order = sorted(
         members, key=lambda r: (r.task.id not in solved, -signatures[faults[r.id].signature], len(r.messages), r.id)
     )
-    texts = [f"{faults[r.id].detail}\n{r.answer}" for r in members]
     return ErrorGroup(
         kind=kind,
         rollouts=len(members),
         tasks=len({r.task.id for r in members}),
         share=len(members) / failed,
         signatures=dict(sorted(signatures.items(), key=lambda item: (-item[1], item[0]))[:_SIGNATURES]),
-        alike=[[members[place].id for place in group] for group in alike(texts, embed)] if embed else [],
         telling=[
             TellingRollout(
                 fault=faults[r.id],

@@ -37,7 +37,7 @@ from .conditions import (
 )
 from .examples import Example, choose_examples
 from .fault_rules import find_faults
-from .faults import ConditionErrors, Embedder, Fault, group_errors
+from .faults import ConditionErrors, Fault, group_errors
 from .measurement import SERVED, ServedSummary, summarise_served
 from .outside_verdicts import OutsideVerdict, outside_faults, outside_rollouts
 
@@ -243,7 +243,6 @@ def build_report(
     prices: Mapping[str, Price] | None = None,
     tools: Sequence[Tool] = (),
     faults: Mapping[str, Mapping[str, Fault]] | None = None,
-    embed: Embedder | None = None,
 ) -> Report:
     """Compare conditions, given in the order they happened, each with its rollouts on the same held-out tasks.
 
@@ -252,8 +251,7 @@ def build_report(
 
     `cluster_by`: `family`, or the name of a tag: intervals count its values, not tasks. `pairs`: names of conditions to
     compare, (first, second); as in training where None. `prices`: by condition. `faults`: by condition and rollout, as
-    `sdk.evaluation.faults` finds and judges them; found by rules where None, better so with the `tools`. `embed`:
-    groups faults that read alike.
+    `sdk.evaluation.faults` finds and judges them; found by rules where None, better so with the `tools`.
 
     Raises `ValueError` without conditions, `ConfigError` where one has a rollout twice.
     """
@@ -275,7 +273,7 @@ def build_report(
             for name, rollouts in conditions.items()
         },
         comparisons=compare_conditions(conditions, threshold=success_threshold, cluster_by=cluster_by, pairs=compared),
-        errors=_errors(conditions, found, compared, success_threshold, embed),
+        errors=_errors(conditions, found, compared, success_threshold),
         examples=choose_examples(conditions, threshold=success_threshold),
         training=training,
     )
@@ -286,7 +284,6 @@ def _errors(
     faults: Mapping[str, Mapping[str, Fault]],
     compared: Sequence[tuple[str, str]],
     threshold: float,
-    embed: Embedder | None,
 ) -> dict[str, ConditionErrors]:
     """Each condition against the earliest condition that it is compared with."""
     order = list(conditions)
@@ -297,7 +294,6 @@ def _errors(
             faults[name],
             baseline=None if (base := before[name]) is None else (base, conditions[base], faults[base]),
             threshold=threshold,
-            embed=embed,
         )
         for name, rollouts in conditions.items()
     }

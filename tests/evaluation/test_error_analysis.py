@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from mcp_bridge.records import Tool, ToolAnnotations, ToolResult
 from sdk.evaluation import build_report
 from sdk.evaluation.fault_rules import find_fault, find_faults
-from sdk.evaluation.faults import Fault, alike, group_errors, judged_faults
+from sdk.evaluation.faults import Fault, group_errors, judged_faults
 from sdk.records import CallRecord, Failure, Message, Rollout, Task, ToolCall, Verdict
 
 SHIPPED = ToolResult(text='{"order_id": "4417", "status": "shipped"}')
@@ -306,25 +305,6 @@ async def test_a_judge_goes_before_the_rules_and_where_it_fails_they_stand_and_i
     report = build_report({"only": rollouts}, faults={"only": found})
     assert report.errors["only"].judge_errors == 1
     assert "The judge failed for 1 rollouts" in report.markdown()
-
-
-def letters(texts: Sequence[str]) -> list[list[float]]:
-    return [[text.count(letter) for letter in "abc"] for text in texts]
-
-
-def test_texts_that_read_alike_are_grouped_by_the_embedder_that_is_given() -> None:
-    assert alike(["aab", "c", "aabb", "cc", "a a b"], letters) == [[0, 2, 4], [1, 3]]
-    assert alike([], letters) == []
-    with pytest.raises(ValueError, match="1 vectors for 2 texts"):
-        alike(["a", "b"], lambda texts: [[1.0]])
-    rollouts = [
-        played(RIGHT, task=str(n), answer=answer) for n, answer in enumerate(["aaaa" * 9, "c" * 40, "aaa" * 12])
-    ]
-    by_answer = build_report({"only": rollouts}, embed=lambda texts: letters([t.rpartition("\n")[2] for t in texts]))
-    assert sorted(map(sorted, (ids for g in by_answer.errors["only"].groups for ids in g.alike))) == [
-        ["0-0", "2-0"],
-        ["1-0"],
-    ]
 
 
 def test_the_report_shows_groups_changes_and_rollouts_and_keeps_them_in_its_json() -> None:

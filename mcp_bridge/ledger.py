@@ -24,7 +24,7 @@ from .errors import CallTimeout, OutcomeUnknown, ToolFailure, kind_of
 from .records import Tool, ToolResult
 
 if TYPE_CHECKING:
-    from .guard.rate_limit import Turns
+    from .guard import Turns
 
 logger = logging.getLogger(__name__)
 

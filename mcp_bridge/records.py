@@ -38,7 +38,7 @@ class Tool(BaseModel, frozen=True):
     source: str = ""
     """Which server or function the tool comes from; for error messages and traces."""
     name_at_source: str = ""
-    """What the source calls it, where that is another name; see `mcp_bridge.guard.naming`."""
+    """What the source calls it, where that is another name; see `mcp_bridge.guard`."""
     title: str = ""
     """Its name for people; like `meta`, for clients of `publish`, and no part of what the policy is shown."""
     meta: dict[str, Any] = Field(default_factory=dict)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge import Handlers
 from mcp_bridge.extras import require_extra
-from mcp_bridge.guard.permissions import warn_of
+from mcp_bridge.guard import warn_of
 from mcp_bridge.records import Tool
 from mcp_bridge.safe_text import listed
 

@@ -23,7 +23,7 @@ from urllib.parse import urljoin
 from ..access.redaction import is_url, public_url
 from ..access.settings import Access
 from ..errors import SourceError, kind_of
-from ..guard.naming import numbered
+from ..guard import numbered
 from .references import NotFollowed, Place, References, load_file, load_url, origin, plain
 from .schemas import PREFIX, Closing, Schema, SchemaReader, referred
 from .swagger import as_openapi_3

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ..errors import SourceError
-from ..guard.naming import numbered
+from ..guard import numbered
 from ..toolsets.contradictions import satisfiable
 from ..toolsets.schema_parts import MANY, NAMED, ONE, replaced, schemas_in
 from .references import NotFollowed, Place, References

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..guard.naming import LONGEST_NAME, numbered
+from ..guard import LONGEST_NAME, numbered
 from ..records import LeftOut, Tool, ToolAnnotations
 from ..toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 from .document import Document, MediaType, Operation, Response

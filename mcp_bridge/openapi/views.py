@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from ..guard.naming import numbered
+from ..guard import numbered
 from ..toolsets.schema_checks import is_readable
 from ..toolsets.schema_parts import replaced, schemas_in
 from .document import Document

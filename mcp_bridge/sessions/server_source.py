@@ -29,7 +29,7 @@ from ..control_tools import (
     WORLD_STATE,
 )
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure
-from ..guard.permissions import dangerous, with_users_word
+from ..guard import dangerous, with_users_word
 from ..ledger import current_call_meta
 from ..publishing.translation import tool_from_mcp
 from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind

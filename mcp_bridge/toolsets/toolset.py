@@ -21,9 +21,7 @@ import anyio.to_thread
 
 from ..control_tools import DEFAULT_WORLD
 from ..errors import CallTimeout, SourceError, ToolFailure, as_itself, raise_as_itself, ungrouped
-from ..guard.naming import Named, told_apart
-from ..guard.permissions import choose, dangerous, refuse_in_training, require_known
-from ..guard.rate_limit import Turns
+from ..guard import Named, Turns, choose, dangerous, refuse_in_training, require_known, told_apart
 from ..ledger import Entry, Ledger, LedgerLine, call_once
 from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind
 from ..sources.server_options import ServerOptions

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from mcp_bridge.errors import SourceError
 from mcp_bridge.extras import require_extra
-from mcp_bridge.guard.permissions import choose
+from mcp_bridge.guard import choose
 from mcp_bridge.openapi.document import Document, Operation, read_document
 from mcp_bridge.openapi.requests import Unwritable, prepare
 from mcp_bridge.openapi.responses import Answer, to_result

@@ -369,7 +369,7 @@ class _Comparison:
 
 def _by_recorded_name(recorded: Iterable[str], tools: Sequence[Tool]) -> dict[str, Tool]:
     """The twin's tools by their names in the recording. Connected ones may be called otherwise than at their source
-    (see `mcp_bridge.guard.naming`), which the recording knows them by."""
+    (see `mcp_bridge.guard`), which the recording knows them by."""
     by_name = {tool.name: tool for tool in tools}
     at_source: dict[str, list[Tool]] = {}
     for tool in tools:

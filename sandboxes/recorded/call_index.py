@@ -19,7 +19,7 @@ from typing import Any
 
 from mcp_bridge.access.redaction import HIDDEN
 from mcp_bridge.errors import SourceError
-from mcp_bridge.guard.permissions import is_named
+from mcp_bridge.guard import is_named
 from mcp_bridge.records import Tool
 
 from .cassette import CallLine, RecordedResult, RecordedSession, canonical, digest

@@ -27,7 +27,7 @@ from mcp.shared.message import SessionMessage
 
 from mcp_bridge.control_tools import CONTROL_ENV, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_META
 from mcp_bridge.errors import BridgeError, SourceError, ungrouped
-from mcp_bridge.guard.permissions import with_users_word
+from mcp_bridge.guard import with_users_word
 from mcp_bridge.publishing.listener import listen, serve_app, stdio_streams
 from mcp_bridge.publishing.server import IDLE_S
 from mcp_bridge.publishing.translation import tool_from_mcp

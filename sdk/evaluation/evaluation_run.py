@@ -13,7 +13,7 @@ import anyio.to_thread
 
 from mcp_bridge import Handlers, Toolset
 from mcp_bridge.errors import kind_of
-from mcp_bridge.guard.permissions import warn_of
+from mcp_bridge.guard import warn_of
 
 from ..agents import agent_facts, agent_identity, host_of, program_of
 from ..connecting import connect

@@ -19,7 +19,7 @@ import anyio
 
 from mcp_bridge import Toolset
 from mcp_bridge.errors import BridgeError, ToolFailure
-from mcp_bridge.guard.permissions import is_destructive, is_named
+from mcp_bridge.guard import is_destructive, is_named
 from mcp_bridge.records import Tool, WorldKind
 from mcp_bridge.sources.environment import WORLD_DIR
 from mcp_bridge.sources.server_options import WARM_PROCESSES

@@ -21,7 +21,7 @@ from one_world import OneWorld
 
 import mcp_bridge
 from mcp_bridge import SourceError, Tool, ToolFailure, ToolResult
-from mcp_bridge.guard.rate_limit import TokenBucket, Turns
+from mcp_bridge.guard import TokenBucket, Turns
 
 NotesUrl = Callable[..., str]
 

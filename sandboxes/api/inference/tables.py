@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from mcp_bridge.guard.naming import numbered
+from mcp_bridge.guard import numbered
 from mcp_bridge.openapi.document import Document, Operation
 
 from ..realistic import words_of

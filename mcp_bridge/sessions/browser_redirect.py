@@ -13,11 +13,9 @@ import anyio
 import anyio.abc
 from mcp.shared.auth import AuthorizationCodeResult
 
-from ..access.auth import LoginFailed
+from ..access.logins import BrowserLogin, LoginFailed, read_tokens, store_key, write_tokens
 from ..access.redaction import public_url
 from ..access.settings import LoginSettings, is_safe
-from ..access.token_store import read_tokens, store_key, write_tokens
-from ..access.user_login import BrowserLogin
 from ..errors import SourceError
 from ..sources.specs import HttpSpec
 from .session import CannotOpen, open_session

@@ -25,7 +25,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from pydantic_core import from_json
 
-from ..access.auth import LoginFailed
+from ..access.logins import LoginFailed
 from ..errors import Delivery
 from .messages import (
     CLOSED,

@@ -23,10 +23,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import Implementation, ServerNotification
 
-from ..access.auth import ClientLogin, Login
+from ..access.logins import ClientLogin, KeptLogin, Login
 from ..access.redaction import redacted
 from ..access.settings import UserLogin, environment_proxy
-from ..access.user_login import KeptLogin
 from ..control_tools import CONTROL_ENV
 from ..errors import SourceError
 from ..sources.environment import WORLD_DIR_PREFIX

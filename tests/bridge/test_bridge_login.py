@@ -197,7 +197,7 @@ def test_the_systems_keyring_is_used_where_it_has_a_safe_backend_and_a_file_wher
     import keyring
     from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
-    from mcp_bridge.access.token_store import KeptTokens, read_tokens, write_tokens
+    from mcp_bridge.access.logins import KeptTokens, read_tokens, write_tokens
 
     class Ring(keyring.backend.KeyringBackend):
         priority = 5

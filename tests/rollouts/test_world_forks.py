@@ -9,7 +9,7 @@ import pytest
 from simulation import SimulatedPolicy, simulated_agent
 
 from mcp_bridge import SourceError, ToolFailure, connect, publish
-from mcp_bridge.publishing.world_registry import Desk
+from mcp_bridge.publishing.server import Desk
 from sandboxes.faults import ErrorAnswer, Faulty
 from sandboxes.helpdesk import Helpdesk
 from sandboxes.objects import ObjectTwin
@@ -162,7 +162,7 @@ class Unforkable(Faulty):
 async def test_branches_over_a_toolset_are_forked_where_its_worlds_can_be_and_replayed_elsewhere(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_bridge.publishing.world_registry.Desk", Counted)
+    monkeypatch.setattr("mcp_bridge.publishing.server.Desk", Counted)
     Counted.made = []
     wrapper = {"faulty": Faulty, "replayed": Unforkable}.get(kind)
     source = served(kind) if wrapper is None else wrapper(DESK, {"get_order": ErrorAnswer(p=0)})
@@ -200,7 +200,7 @@ async def test_a_server_that_refuses_a_fork_has_its_calls_made_again(monkeypatch
 
 
 async def test_copies_that_no_branch_began_with_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_bridge.publishing.world_registry.Desk", Counted)
+    monkeypatch.setattr("mcp_bridge.publishing.server.Desk", Counted)
     Counted.made = []
     async with connect(make_server(DESK, control=True)) as toolset:
         engine = runner(toolset)

@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_bridge import ToolResult, connect, publish
 from mcp_bridge.control_tools import IDEMPOTENCY_META
 from mcp_bridge.publishing.listener import serve_app
-from mcp_bridge.publishing.world_registry import MOST_KEPT, Repeats
+from mcp_bridge.publishing.server import MOST_KEPT, Repeats
 from sandboxes.helpdesk import Helpdesk
 from sandboxes.serving import make_server
 

@@ -13,7 +13,7 @@ from heard import Heard
 import sdk
 from mcp_bridge import SourceError, ToolFailure, connect
 from mcp_bridge.records import ToolResult
-from mcp_bridge.sessions.state_tables import state_tables
+from mcp_bridge.sessions.server_source import state_tables
 from sandboxes import diff
 from sdk.policies.scripted import replay_demonstration
 from sdk.verifiers import final_state

@@ -37,7 +37,7 @@ from mcp_bridge.sessions.listing import from_mcp
 from mcp_bridge.sessions.protocol_version import is_handshake
 from mcp_bridge.sessions.session import CannotOpen, open_session
 from mcp_bridge.sessions.transports import Transport
-from mcp_bridge.sources.identify import identify
+from mcp_bridge.sources.connecting import identify
 from mcp_bridge.sources.server_options import ServerOptions
 from mcp_bridge.sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 

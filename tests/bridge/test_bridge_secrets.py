@@ -14,7 +14,7 @@ from mcp import Client
 import mcp_bridge
 from mcp_bridge import SourceError, ToolFailure, ToolResult
 from mcp_bridge.access.redaction import Hiding, is_secret_name, redacted, shown_arguments, shown_text, text_secrets
-from mcp_bridge.sources.identify import identify
+from mcp_bridge.sources.connecting import identify
 from mcp_bridge.sources.specs import StdioSpec
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import mcp_bridge
 from mcp_bridge import SourceError
 from mcp_bridge.access.redaction import redacted
-from mcp_bridge.sources.identify import identify
+from mcp_bridge.sources.connecting import identify
 from mcp_bridge.sources.specs import HttpSpec, StdioSpec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from parameter_way import Place, Way
 
-IDENTIFY = Place("mcp_bridge.sources.identify", "identify")
+IDENTIFY = Place("mcp_bridge.sources.connecting", "identify")
 MOST_CALLS, MOST_FILES = 28, 12
 
 

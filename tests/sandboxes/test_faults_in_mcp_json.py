@@ -13,7 +13,7 @@ import pytest
 import mcp_bridge
 import sdk
 from mcp_bridge import SourceError
-from mcp_bridge.sources.identify import identify
+from mcp_bridge.sources.connecting import identify
 from sandboxes.faults import ErrorAnswer, Fault, Faulty, Latency, StaleRead, faults_for
 from sandboxes.helpdesk import Helpdesk
 from sandboxes.recorded import serve_recorder

@@ -15,7 +15,7 @@ import pytest
 
 import sdk
 from mcp_bridge.records import Tool
-from mcp_bridge.sources.identify import identify
+from mcp_bridge.sources.connecting import identify
 from sdk.errors import RunFolderError
 from sdk.policies.scripted import ScriptedAgent
 from sdk.records import Message, Rollout, Task, Verdict

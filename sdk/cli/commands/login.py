@@ -50,7 +50,7 @@ def login(tools: Tools = None, *, server: Server = None, debug: Debug = False) -
 
 def _servers(source: Any, name: str | None) -> list[HttpSpec]:
     """The servers to log in with. Raises `ConfigError`."""
-    from mcp_bridge.sources.identify import identify
+    from mcp_bridge.sources.connecting import identify
     from mcp_bridge.sources.specs import HttpSpec
 
     from ...errors import ConfigError

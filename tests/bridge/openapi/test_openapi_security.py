@@ -32,7 +32,7 @@ import mcp_bridge
 from mcp_bridge import SourceError, ToolFailure, Toolset
 from mcp_bridge.openapi.document import read_document
 from mcp_bridge.openapi.source import OpenApiSource
-from mcp_bridge.sources.identify import identify
+from mcp_bridge.sources.connecting import identify
 
 Connecting = Callable[..., AbstractAsyncContextManager[Toolset]]
 

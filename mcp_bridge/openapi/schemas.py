@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import SourceError
 from ..guard import numbered
-from ..toolsets.contradictions import satisfiable
+from ..toolsets.schema_checks import satisfiable
 from ..toolsets.schema_parts import MANY, NAMED, ONE, replaced, schemas_in
 from .references import NotFollowed, Place, References
 

@@ -15,8 +15,7 @@ from referencing.exceptions import Unresolvable
 from ..errors import SourceError, ToolFailure, kind_of
 from ..records import Tool
 from ..safe_text import and_more, plural, shortened
-from .contradictions import without_contradictions
-from .schema_checks import SchemaTimeout, compiled_schema, schema_errors
+from .schema_checks import SchemaTimeout, compiled_schema, schema_errors, without_contradictions
 from .schema_parts import SharedParts, followed
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from mcp.server.lowlevel import Server
 
 import mcp_bridge
-from mcp_bridge.toolsets.contradictions import fits_nothing
-from mcp_bridge.toolsets.schema_checks import compiled_pattern
+from mcp_bridge.toolsets.schema_checks import compiled_pattern, fits_nothing
 from sandboxes.api import ApiTwin
 
 LABEL = {"type": "string", "minLength": 3, "maxLength": 64, "pattern": "^[a-zA-Z]((?!--|__|..)[a-zA-Z0-9-_.])+$"}

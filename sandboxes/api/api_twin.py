@@ -30,8 +30,7 @@ from ..sandbox import InvalidArguments, Sandbox, SetupError
 from .access import SIGNED_OUT, Held, asks_for_credentials, held_credentials, require_access
 from .backend.answerer import EVENTS, Answerer
 from .backend.requests import Problem, Refusals, Reply, Request
-from .backend.seeding import Seeds, beginning
-from .backend.store import Store
+from .backend.store import Seeds, Store, beginning
 from .inference.model import LINK, Plan, holds_link
 from .inference.open_answers import with_answers, with_values_of_choices
 from .inference.paths import names_of

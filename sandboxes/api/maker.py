@@ -10,8 +10,7 @@ from typing import Any
 
 from mcp_bridge.toolsets.schema_checks import SchemaTimeout, exact_multiple, is_multiple, pattern_found
 
-from .patterns import matching
-from .realistic import Realistic
+from .realistic import Realistic, matching
 from .shapes import Shape, Shapes
 
 NOTHING: Any = object()

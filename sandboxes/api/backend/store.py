@@ -17,8 +17,7 @@ from ..inference.links import names_parent, nested_in, twins_of
 from ..inference.model import HIDDEN, LINK, WITHIN, Item, Link, Plan, Table, is_link
 from ..inference.paths import names_of
 from ..maker import NOTHING, Maker, scalar_fits, sized
-from ..patterns import matching
-from ..realistic import Realistic, words_of
+from ..realistic import Realistic, matching, words_of
 from ..shapes import Shape, Shapes
 from .requests import INVALID, MISSING, Problem, Request
 

@@ -123,7 +123,7 @@ class ServerOptions(BaseModel, frozen=True, extra="forbid"):
     """A folder of its own for each world, and the tool that reads the state, for a server without control tools."""
 
     faults: Mapping[str, Any] | None = None
-    """Faults to put into its tools, seeded; see `sandboxes.faults.faulty_source.faults_for`."""
+    """Faults to put into its tools, seeded; see `sandboxes.faults.faults_for`."""
 
     namespace: Annotated[StrictStr, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,32}$")] | None = None
     """Put before the names of all its tools, with two underscores between: `orders__get`. Where None, only names that

@@ -381,7 +381,7 @@ json_values = st.recursive(
 @settings(deadline=None)
 @given(json_values, st.floats(0, 1))
 def test_any_spoiled_answer_has_text_and_structure_of_one_mind(value: Any, keep: float) -> None:
-    from sandboxes.faults.faulty_source import part_of, renamed, with_instruction
+    from sandboxes.faults import part_of, renamed, with_instruction
 
     result = ToolResult(text=json.dumps(value), structured=value)
     for spoiled in (part_of(result, keep), renamed(result, {"a": "z"}), (with_instruction(result, "OBEY"), "")):

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sandboxes.divergence.differences import Difference, differences
+from sandboxes.divergence import Difference, differences
 
 from ..policies.hub_cache import folder_here
 from ..traces.run_folder import RunFolder

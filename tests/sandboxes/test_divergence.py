@@ -18,9 +18,7 @@ from mcp_bridge import connect
 from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import ToolResult
 from mcp_bridge.world import World
-from sandboxes.divergence import DivergenceReport, compare, leave_one_out
-from sandboxes.divergence.comparison import is_id_name
-from sandboxes.divergence.differences import Ignored, differences
+from sandboxes.divergence import DivergenceReport, Ignored, compare, differences, is_id_name, leave_one_out
 from sandboxes.objects import ObjectTwin
 from sandboxes.recorded import RecordedTwin, record
 

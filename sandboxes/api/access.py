@@ -9,7 +9,7 @@ from mcp_bridge.errors import SourceError
 from mcp_bridge.openapi.document import Document, Operation, SecurityScheme
 from mcp_bridge.safe_text import did_you_mean
 
-from .backend.requests import Problem
+from .requests import Problem
 
 SIGNED_OUT = "signed_out"
 """The scenario in which the caller has no credential."""

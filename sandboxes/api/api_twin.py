@@ -28,17 +28,17 @@ from mcp_bridge.toolsets.schema_checks import split_usable
 from ..changes import State
 from ..sandbox import InvalidArguments, Sandbox, SetupError
 from .access import SIGNED_OUT, Held, asks_for_credentials, held_credentials, require_access
-from .backend.answerer import EVENTS, Answerer
-from .backend.requests import Problem, Refusals, Reply, Request
-from .backend.store import Seeds, Store, beginning
-from .inference.model import LINK, Plan, holds_link
-from .inference.open_answers import with_answers, with_values_of_choices
-from .inference.paths import names_of
-from .inference.planner import infer
+from .answerer import EVENTS, Answerer
 from .maker import NOTHING
+from .model import LINK, Plan, holds_link
+from .open_answers import with_answers, with_values_of_choices
+from .paths import names_of
+from .planner import infer
+from .requests import Problem, Refusals, Reply, Request
 from .round_trips import round_trips
 from .rules import Refused, RowStore, Rule, Rules, When
 from .shapes import Shapes
+from .store import Seeds, Store, beginning
 from .twin_report import Report, report_of
 
 logger = logging.getLogger(__name__)

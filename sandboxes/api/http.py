@@ -28,9 +28,9 @@ from mcp_bridge.openapi.requests import form_parameter, has_style
 from mcp_bridge.openapi.tools import OperationTool
 
 from .access import brought
-from .backend.requests import Problem, Reply
-from .inference.paths import names_of
 from .maker import NOTHING
+from .paths import names_of
+from .requests import Problem, Reply
 from .shapes import Shapes
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from mcp_bridge.errors import ToolFailure
 from mcp_bridge.openapi.document import Parameter
 from mcp_bridge.records import ToolResult
 
-from .backend.store import Store
-from .backend.writes import CHANGED
-from .inference.links import nested_in
-from .inference.model import IDENTIFIERS, LINK, Item, Plan, Role, Table
-from .inference.paths import Steps, are_alike, is_object, names_of, steps_of
+from .links import nested_in
 from .maker import NOTHING, Maker, kind_fits, scalar_fits
+from .model import IDENTIFIERS, LINK, Item, Plan, Role, Table
+from .paths import Steps, are_alike, is_object, names_of, steps_of
 from .realistic import words_of
 from .shapes import Shape, Shapes
+from .store import Store
+from .writes import CHANGED
 
 if TYPE_CHECKING:
     from .api_twin import ApiTwin, Blueprint

@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ..sandbox import Refused as SandboxRefused
-from .backend.requests import Reply, Request, status_of
-from .backend.store import Store, free_key, row_key
-from .inference.model import Table
 from .maker import NOTHING
+from .model import Table
+from .requests import Reply, Request, status_of
+from .store import Store, free_key, row_key
 
 When = Literal["before", "after", "instead"]
 

@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .access import needs
-from .backend.requests import INVALID, MISSING, status_for
-from .inference.model import STATEFUL, Backend, Plan, Role
-from .inference.tables import unique_properties
+from .model import STATEFUL, Backend, Plan, Role
+from .requests import INVALID, MISSING, status_for
 from .round_trips import RoundTrip
 from .rules import Rules
 from .shapes import Shapes
+from .tables import unique_properties
 
 
 @dataclass(frozen=True)

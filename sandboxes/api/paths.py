@@ -10,9 +10,9 @@ from typing import Any
 
 from mcp_bridge.openapi.document import Document, Operation
 
-from ..realistic import words_of
-from ..shapes import Shapes
 from .model import Envelope
+from .realistic import words_of
+from .shapes import Shapes
 
 _HOLDERS = ("data", "items", "results", "result", "records", "entries", "values", "value", "content", "rows", "objects")
 _PAGING = frozenset((

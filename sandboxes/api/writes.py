@@ -12,16 +12,16 @@ from typing import Any, NoReturn
 from mcp_bridge.openapi.document import MediaType, RequestBody
 from mcp_bridge.safe_text import shortened
 
-from ..inference.links import names_parent, nested_in, twins_of
-from ..inference.model import HIDDEN, IDENTIFIERS, LINK, STATES, WITHIN, Item, Link, Plan, Table, is_link
-from ..inference.paths import body_schema
-from ..inference.tables import unique_properties
-from ..maker import NOTHING, Maker, kind_fits, scalar_fits
-from ..realistic import has_format, stamp, words_of
-from ..shapes import Shape, Shapes
+from .links import names_parent, nested_in, twins_of
+from .maker import NOTHING, Maker, kind_fits, scalar_fits
+from .model import HIDDEN, IDENTIFIERS, LINK, STATES, WITHIN, Item, Link, Plan, Table, is_link
+from .paths import body_schema
+from .realistic import has_format, stamp, words_of
 from .rendering import converted, nearest
 from .requests import IN_USE, INVALID, TAKEN, Problem, Request
+from .shapes import Shape, Shapes
 from .store import Found, Row, Store, free_key, given_key, lawful, new_key_value, row_key, with_key
+from .tables import unique_properties
 
 Place = tuple[str | int, ...]
 

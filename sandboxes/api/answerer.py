@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from ..inference.model import HIDDEN, LINK, WITHIN, Role, Table
-from ..inference.paths import answer_schema
-from ..maker import NOTHING
-from ..shapes import Shapes
 from .listing import Lister
+from .maker import NOTHING
+from .model import HIDDEN, LINK, WITHIN, Role, Table
+from .paths import answer_schema
 from .rendering import Renderer
 from .requests import INVALID, MISSING, TAKEN, Problem, Reply, Request, status_of
+from .shapes import Shapes
 from .store import ONLY, Found, Row, Store
 from .writes import Writer
 

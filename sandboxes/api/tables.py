@@ -14,10 +14,10 @@ from typing import Any, Literal
 from mcp_bridge.guard import numbered
 from mcp_bridge.openapi.document import Document, Operation
 
-from ..realistic import words_of
-from ..shapes import Shape, Shapes
 from . import paths
 from .model import HIDDEN, IDENTIFIERS, Item, Part, Table
+from .realistic import words_of
+from .shapes import Shape, Shapes
 
 # -- keys --------------------------------------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from mcp_bridge.errors import ToolFailure
 
-from ..inference.model import LINK, Envelope, is_link
-from ..maker import NOTHING, Maker, kind_fits, scalar_fits
-from ..realistic import words_of
-from ..shapes import Shape, Shapes
+from .maker import NOTHING, Maker, kind_fits, scalar_fits
+from .model import LINK, Envelope, is_link
+from .realistic import words_of
+from .shapes import Shape, Shapes
 from .store import Row, Store
 
 Follow = Callable[[Mapping[str, Any], int], Any]

@@ -9,8 +9,6 @@ from typing import Any
 
 from mcp_bridge.openapi.document import Document, Operation
 
-from ..realistic import words_of
-from ..shapes import Shape, Shapes
 from .links import LinkFinder, ordered
 from .model import HIDDEN, STATES, VALUE, Backend, Envelope, Item, Part, Plan, Role, Table
 from .paths import (
@@ -25,6 +23,8 @@ from .paths import (
     success_of,
 )
 from .queries import EVERYTHING, column_of, query_of
+from .realistic import words_of
+from .shapes import Shape, Shapes
 from .tables import MAKES, Listing, TableFinder
 
 _NO_TABLE = "the document shows no collection that this belongs to"

@@ -8,10 +8,10 @@ from typing import Literal
 
 from mcp_bridge.openapi.document import Parameter
 
-from ..realistic import words_of
-from ..shapes import Shape, Shapes
 from .model import Filter, Query
 from .paths import same_words, singular_of
+from .realistic import words_of
+from .shapes import Shape, Shapes
 
 _LIMIT = ("limit", "per page", "page size", "max results", "size", "top", "first", "max items", "results per page",
           "page limit", "items", "count", "max")  # fmt: skip

@@ -14,11 +14,11 @@ from typing import Any
 from mcp_bridge.openapi.document import Document, Operation
 from mcp_bridge.openapi.tools import answer_of
 
-from ..inference.model import VALUE, Plan
-from ..inference.paths import json_schema
-from ..maker import NOTHING, Maker, kind_fits, scalar_fits
-from ..realistic import words_of
-from ..shapes import Shape, Shapes
+from .maker import NOTHING, Maker, kind_fits, scalar_fits
+from .model import VALUE, Plan
+from .paths import json_schema
+from .realistic import words_of
+from .shapes import Shape, Shapes
 
 
 @dataclass(frozen=True)

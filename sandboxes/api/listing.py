@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from ..inference.model import IDENTIFIERS, LINK, Filter, Plan, Table, is_link
-from ..inference.queries import EVERYTHING, column_of
-from ..maker import kind_fits
-from ..realistic import words_of
-from ..shapes import Shape, Shapes
+from .maker import kind_fits
+from .model import IDENTIFIERS, LINK, Filter, Plan, Table, is_link
+from .queries import EVERYTHING, column_of
+from .realistic import words_of
 from .requests import INVALID, Problem, Request
+from .shapes import Shape, Shapes
 from .store import Found, Row, Store
 
 Facts = dict[str, tuple[Any, ...]]

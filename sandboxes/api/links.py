@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..realistic import words_of
-from ..shapes import Shapes
 from .model import Link, Table
 from .paths import singular_of
+from .realistic import words_of
+from .shapes import Shapes
 
 _KEY_WORDS = frozenset(("id", "uuid", "slug", "login", "username"))
 _PEOPLE = frozenset(["user", "owner", "author", "assignee", "creator", "reporter", "reviewer", "sender", "recipient"])

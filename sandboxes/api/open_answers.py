@@ -9,10 +9,10 @@ from typing import Any
 from mcp_bridge.openapi.document import Document, MediaType, Operation
 from mcp_bridge.openapi.views import View
 
-from ..realistic import words_of
-from ..shapes import Shapes
 from . import paths
 from .model import IDENTIFIERS
+from .realistic import words_of
+from .shapes import Shapes
 
 _CHANGES = ("put", "patch", "post")
 _EMPTY = frozenset(["204", "205"])

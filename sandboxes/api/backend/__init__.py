@@ -1,1 +1,0 @@
-"""The backend of an API twin: the rows of one world, and the answers to requests."""

@@ -12,8 +12,7 @@ from dataset import API_NAMES, all_entries, api_class, function_docs
 
 from mcp_bridge import Tool
 from sandboxes import Refused
-from sandboxes.objects import ObjectTwin
-from sandboxes.objects.json_form import as_json
+from sandboxes.objects import ObjectTwin, as_json
 
 ALL = "default"
 """The scenario with all eight APIs, each as it begins without a configuration."""

@@ -25,8 +25,7 @@ from sandbox_conformance import Call, SandboxConformance
 import mcp_bridge
 from mcp_bridge import SourceError, Tool, ToolFailure
 from sandboxes import Sandbox, SetupError
-from sandboxes.objects import ObjectTwin
-from sandboxes.objects.json_form import NoForm, as_json
+from sandboxes.objects import NoForm, ObjectTwin, as_json
 from sandboxes.serving import make_server
 
 

@@ -1,27 +1,288 @@
-"""A sandbox over Python objects: their methods as tools, their copies and snapshots."""
+"""Any Python class as a sandbox: its public methods are the tools, and every rollout gets a fork of the object.
+
+A module may stand in its place: its functions are the methods, its variables the attributes. Fields, values and results
+are shown as JSON, whose form depends on the value alone: no addresses, no order of a set, nothing private.
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import copy
+import dataclasses
+import enum
+import functools
 import hashlib
+import importlib
 import inspect
 import io
+import json
+import logging
+import math
 import pickle
+import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import PurePath
 from types import ModuleType
 from typing import Any, Self
+from uuid import UUID
 
 from mcp_bridge.errors import SourceError, ToolFailure, kind_of
 from mcp_bridge.records import Tool, ToolAnnotations, ToolResult
 from mcp_bridge.sources.functions import FunctionTool
 
-from ..changes import State
-from ..sandbox import InvalidArguments, Refused, Sandbox, SetupError
-from .json_form import NoForm, as_json, public_attributes
-from .module_world import module_world
+from .changes import State
+from .sandbox import InvalidArguments, Refused, Sandbox, SetupError
+
+SAME_AS = "same_as"
+"""Key of the form of an object inside itself; the value is the way from the top to where it stands whole."""
+
+_AS_TEXT = (Decimal, Fraction, UUID, PurePath, complex)
+
+
+class NoForm(TypeError):
+    """A value without a form."""
+
+
+def as_json(value: Any, *, special: Callable[[Any], Any] | None = None) -> Any:
+    """`value` as JSON: a new object, which shares nothing with it.
+
+    Objects are their public attributes, or their text where they have none. `special` may replace a value before:
+    it returns what to use, or the value itself. Raises `NoForm` where neither says anything of the value, and where it
+    is nested too deeply.
+    """
+    try:
+        return _Former(special).form(value, ("$",))
+    except RecursionError:
+        raise NoForm("it is nested hundreds of levels deep") from None
+
+
+class _Former:
+    def __init__(self, special: Callable[[Any], Any] | None) -> None:
+        self._special = special
+        self._on_the_way: dict[int, tuple[str, ...]] = {}
+
+    def form(self, value: Any, way: tuple[str, ...]) -> Any:
+        if self._special is not None:
+            value = self._special(value)
+        simple = _simple(value)
+        if simple is not _NOT_SIMPLE:
+            return simple
+        if id(value) in self._on_the_way:
+            return {SAME_AS: ".".join(self._on_the_way[id(value)])}
+        self._on_the_way[id(value)] = way
+        try:
+            return self._compound(value, way)
+        finally:
+            del self._on_the_way[id(value)]
+
+    def _compound(self, value: Any, way: tuple[str, ...]) -> Any:
+        if isinstance(value, Mapping):
+            return self._named(((_key(key), inner) for key, inner in value.items()), way)
+        if isinstance(value, AbstractSet):
+            return sorted((self.form(inner, (*way, "*")) for inner in value), key=lambda one: json.dumps(one))
+        if isinstance(value, list | tuple | deque):
+            return [self.form(inner, (*way, str(place))) for place, inner in enumerate(value)]
+        attributes = dict(public_attributes(value))
+        return self._named(iter(attributes.items()), way) if attributes else _text(value)
+
+    def _named(self, items: Iterator[tuple[str, Any]], way: tuple[str, ...]) -> dict[str, Any]:
+        formed: dict[str, Any] = {}
+        for name, inner in items:
+            if name in formed:
+                raise NoForm(f"two keys of one mapping are {name!r} as text")
+            formed[name] = self.form(inner, (*way, name))
+        return formed
+
+
+_NOT_SIMPLE = object()
+_MOST_BITS = 14_000
+"""Python makes text of integers of up to 4,300 digits."""
+
+
+def _simple(value: Any) -> Any:
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, enum.Enum):
+        return _simple(value.value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        if value.bit_length() > _MOST_BITS:
+            raise NoForm(f"an integer has {value.bit_length()} bits, more than JSON can be made of ({_MOST_BITS})")
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode()
+    return str(value) if isinstance(value, _AS_TEXT) else _NOT_SIMPLE
+
+
+def public_attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Name and value of the attributes that an object holds and that do not begin with '_'."""
+    if isinstance(value, type | ModuleType):
+        return
+    names = dict.fromkeys(getattr(value, "__dict__", ()))
+    if dataclasses.is_dataclass(value):
+        names |= dict.fromkeys(field.name for field in dataclasses.fields(value))
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        names |= dict.fromkeys((slots,) if isinstance(slots, str) else slots)
+    for name in names:
+        if not name.startswith("_") and hasattr(value, name):
+            attribute = getattr(value, name)
+            if not isinstance(attribute, logging.Logger):  # it is the process's, and has no data
+                yield name, attribute
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str) and not isinstance(key, enum.Enum):
+        return str(key)
+    simple = _simple(key)
+    if simple is not _NOT_SIMPLE:
+        return simple if isinstance(simple, str) else json.dumps(simple)
+    return json.dumps([_key(part) for part in key]) if isinstance(key, tuple) else _text(key)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, type):
+        return f"{value.__module__}.{value.__qualname__}"
+    kind: Any = type(value)
+    if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
+        raise NoForm(f"{kind_of(value)} has no public attributes and no text of its own")
+    return str(value)
+
+
+_LOCK = threading.RLock()
+"""Held during a call: the module has one world's variables at a time."""
+
+
+def module_world(module: ModuleType, shared: Collection[str]) -> Callable[[], Any]:
+    """A function that makes objects whose attributes are copies of the module's variables, as they are now.
+
+    A function runs with the variables of its object in the module, so what it changes there, `global` included, is
+    changed for that object alone. `shared`: variables that nobody changes; they stay in the module. Raises
+    `SourceError` for a variable that cannot be copied.
+    """
+    kind = _kind(module, frozenset(shared))
+    first: dict[str, Any] = {}
+    memo: dict[int, Any] = {}  # what two variables share, they share in the copy too
+    for name, value in _variables(module, kind).items():
+        try:
+            first[name] = copy.deepcopy(value, memo)
+        except Exception as error:
+            raise SourceError(
+                f"variable {name!r} of module {module.__name__} cannot be copied for each world ({error}); make it "
+                f"inside the functions, or name it in shared=({name!r},) if no function changes it"
+            ) from error
+    return lambda: _made(kind, copy.deepcopy(first))
+
+
+_MODULE, _SHARED = "_module_of_this_world", "_shared_with_other_worlds"
+
+
+@functools.cache
+def _kind(module: ModuleType, shared: frozenset[str]) -> type:
+    """The class whose methods are the public functions that the module itself defines."""
+    functions = {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(value) or _is_cached(value))
+        and value.__module__ == module.__name__
+    }
+    methods = {name: _Method(module, function) for name, function in functions.items()}
+    members = {_MODULE: module, _SHARED: shared, "__module__": module.__name__, "__reduce__": _reduced}
+    return type(module.__name__.rpartition(".")[2], (), {**members, **methods})
+
+
+def _reduced(self: Any) -> tuple[Any, ...]:
+    return _restored, (getattr(self, _MODULE).__name__, getattr(self, _SHARED), vars(self))
+
+
+def _restored(module: str, shared: frozenset[str], variables: dict[str, Any]) -> Any:
+    return _made(_kind(sys.modules.get(module) or importlib.import_module(module), shared), variables)
+
+
+def _made(kind: type, variables: dict[str, Any]) -> Any:
+    one = kind()
+    vars(one).update(variables)
+    return one
+
+
+class _Method:
+    """A function of a module as a method: it runs with the variables of its object in the module."""
+
+    def __init__(self, module: ModuleType, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)  # type: ignore[arg-type]  # the stubs want a function
+        self._module, self._function = module, function
+
+    def __get__(self, one: Any, kind: type) -> Callable[..., Any]:
+        function = self._function
+        if one is None or inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            return function  # an async one is refused with its name, as an async method is
+
+        @functools.wraps(function)
+        def method(*positional: Any, **named: Any) -> Any:
+            with _LOCK:
+                outside, variables = _variables(self._module, kind), vars(one)
+                _put(self._module, outside, variables)
+                try:
+                    for cache in _caches(self._module):
+                        cache.cache_clear()  # what another world was told
+                    found = function(*positional, **named)
+                    return list(found) if inspect.isgenerator(found) else found
+                finally:
+                    inside = _variables(self._module, kind)
+                    variables.clear()
+                    variables.update(inside)
+                    _put(self._module, inside, outside)
+
+        return method
+
+
+def _is_cached(value: Any) -> bool:
+    """Whether this is a function with `functools.cache` or `lru_cache`."""
+    return hasattr(value, "cache_clear") and inspect.isfunction(getattr(value, "__wrapped__", None))
+
+
+def _caches(module: ModuleType) -> list[Any]:
+    return [value for value in vars(module).values() if _is_cached(value)]
+
+
+def _put(module: ModuleType, before: dict[str, Any], after: dict[str, Any]) -> None:
+    for name in before.keys() - after.keys():
+        delattr(module, name)
+    vars(module).update(after)
+
+
+def _variables(module: ModuleType, kind: type) -> dict[str, Any]:
+    """Its data: neither functions, classes, modules and loggers nor what type hints use, nor what worlds share."""
+    shared = vars(kind)[_SHARED]
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not (name in shared or (name.startswith("__") and name.endswith("__")))
+        and not isinstance(value, type | ModuleType)
+        and not inspect.isroutine(value)
+        and not isinstance(value, logging.Logger)
+        and not hasattr(value, "__wrapped__")
+        and type(value).__module__ not in _OF_HINTS
+    }
+
+
+_OF_HINTS = ("typing", "types", "__future__")
 
 
 @dataclass(frozen=True)

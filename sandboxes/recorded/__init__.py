@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .cassette import Cassette, RecordedSession
-    from .proxy import serve_recorder
     from .recorded_twin import NotRecorded, RecordedTwin, serve_replay
+    from .recorder import serve_recorder
     from .recording import RecordingSource, record
     from .simulation import SimulatedAnswers
 
@@ -25,7 +25,7 @@ _MODULES = {
     "RecordingSource": "recording",
     "SimulatedAnswers": "simulation",
     "record": "recording",
-    "serve_recorder": "proxy",
+    "serve_recorder": "recorder",
     "serve_replay": "recorded_twin",
 }
 

@@ -22,8 +22,8 @@ from mcp.server.lowlevel import Server
 import mcp_bridge
 from sandboxes.faults import Faulty, InjectedInstruction
 from sandboxes.recorded import RecordedTwin
-from sandboxes.recorded.proxy import serve_recorder
 from sandboxes.recorded.recorded_twin import serve_replay
+from sandboxes.recorded.recorder import serve_recorder
 
 Mode = Literal["auto", "legacy"]
 BYTES = base64.b64encode(b"\x89PNG and more").decode()

@@ -19,7 +19,7 @@ from listening_servers import listening
 from other_environments import python_of
 
 from mcp_bridge import serve_tools
-from sandboxes.recorded.proxy import serve_recorder
+from sandboxes.recorded.recorder import serve_recorder
 
 NOT_RECORDED = {"no stream is resumed": ["server-sse-polling/*"]}
 NOT_SERVED = {

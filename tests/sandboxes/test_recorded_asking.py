@@ -22,7 +22,7 @@ import mcp_bridge
 from mcp_bridge import Elicitation, Handlers, SourceError, Tool, ToolFailure
 from sandboxes.recorded import Cassette, RecordedTwin, record
 from sandboxes.recorded.cassette import CassetteWriter
-from sandboxes.recorded.proxy import serve_recorder
+from sandboxes.recorded.recorder import serve_recorder
 
 TALKATIVE = str(Path(__file__).parents[1] / "bridge" / "servers" / "talkative.py")
 OLD, NEW = "2025-11-25", "2026-07-28"

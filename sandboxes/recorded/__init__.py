@@ -11,10 +11,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cassette import Cassette, RecordedSession
+    from .cassette import Cassette, RecordedSession, RecordingSource, record
     from .recorded_twin import NotRecorded, RecordedTwin, serve_replay
     from .recorder import serve_recorder
-    from .recording import RecordingSource, record
     from .simulation import SimulatedAnswers
 
 _MODULES = {
@@ -22,9 +21,9 @@ _MODULES = {
     "NotRecorded": "recorded_twin",
     "RecordedSession": "cassette",
     "RecordedTwin": "recorded_twin",
-    "RecordingSource": "recording",
+    "RecordingSource": "cassette",
     "SimulatedAnswers": "simulation",
-    "record": "recording",
+    "record": "cassette",
     "serve_recorder": "recorder",
     "serve_replay": "recorded_twin",
 }

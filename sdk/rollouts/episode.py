@@ -26,8 +26,7 @@ from ..policies.protocol import Agent, Conversation, Hearing, Reply, Sampling
 from ..policies.tool_prompt import shortest
 from ..records import CallRecord, Failure, Message, Rollout, StopReason, Task, TokenRow, ToolCall, ToolPrompt
 from ..users.fidelity import user_fault
-from ..users.played_users import Users
-from ..users.user_policy import UserPolicy
+from ..users.played_users import UserPolicy, Users
 from .forks import ForkFailed, TurnStart
 from .limits import Limits
 from .seeds import derive_seed

@@ -1,24 +1,49 @@
-"""Who plays the users of a run's tasks: a user that goes by rules, or one that a model plays, opened for the run."""
+"""Who plays the users of a run's tasks: a script, rules, or a model, opened for the run; and their protocol."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
-from mcp_bridge.records import Tool
+from mcp_bridge.records import Tool, ToolResult
 
 from ..errors import ConfigError, PolicyFailure, UserFailure
 from ..policies.model_source import ModelSource, named_source, open_agent, second_label, second_source
 from ..policies.protocol import Agent, Sampling
 from ..policies.token_agent import turn_seed
-from ..records import CallRecord, Fact, Failure, Message, Rollout, Task, User, UserTurn
+from ..records import CallRecord, Fact, Failure, Message, Rollout, Task, ToolCall, User, UserTurn
 from ..traces.identity import digest
 from .asked_facts import asked_facts, is_yes_or_no, requests, words
 from .fidelity import UserJudge, played_by_model, user_failure
-from .user_policy import CallTool, ScriptedUser, UserPolicy
+
+CallTool = Callable[[ToolCall], Awaitable[ToolResult]]
+"""Calls one of the user's tools in the rollout's world."""
+
+
+class UserPolicy(Protocol):
+    """Takes the user's turns, of many rollouts at once. It keeps nothing between them: all that was said and done is in
+    the rollout, so that a branch goes on from any of its turns."""
+
+    async def turn(self, rollout: Rollout, call: CallTool, *, seed: int) -> UserTurn | None:
+        """What the user says to the policy's last message; None where it has nothing more to say.
+
+        `call` raises `BridgeError` where something broke. Raises `UserFailure`.
+        """
+
+
+class ScriptedUser:
+    """Says a task's later turns, whatever the policy answers."""
+
+    async def turn(self, rollout: Rollout, call: CallTool, *, seed: int) -> UserTurn | None:  # noqa: ARG002
+        """See `UserPolicy.turn`."""
+        said = len(rollout.user_turns)
+        if said >= len(rollout.task.later_turns):
+            return None
+        return UserTurn(turn=rollout.turns, by="script", said=rollout.task.later_turns[said])
+
 
 END = "###STOP###"
 """What the model writes to end the talk, as users of tau-bench do."""

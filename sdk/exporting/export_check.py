@@ -35,8 +35,7 @@ from ..serving.vllm_command import ServedModel
 from ..tasks import counted
 from ..traces import RunFolder
 from ..trainer.run_identity import weight_bytes
-from .deployment_files import llama_words
-from .exported_folder import WITH_GGUF, Kind, gguf_name, run_of
+from .exported_folder import WITH_GGUF, Kind, gguf_name, llama_words, run_of
 
 LLAMA_SERVER = "llama-server"
 _START_S = 600.0

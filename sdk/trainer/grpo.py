@@ -29,7 +29,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from ..errors import ConfigError
 from ..evidence.saved_weights import REFERENCE_FILE
-from ..freed_memory import give_freed_memory_back
+from ..native_memory import give_freed_memory_back
 from ..policies.protocol import WeightPublisher
 from .base_trainer import PUBLISHING, BaseTrainer, OneGpu
 from .batch import Batch

@@ -24,8 +24,7 @@ from transformers import PrinterCallback
 
 from ..errors import ConfigError, ModelError, ToolbakeError, plain_errors
 from ..evaluation.measurement import MEASURED_TEMPERATURE
-from ..freed_memory import give_freed_memory_back
-from ..idle_threads import let_idle_threads_go
+from ..native_memory import give_freed_memory_back, let_idle_threads_go
 from ..policies.models import LoadedModel, load_model
 from ..policies.models.saving import quiet_loading, unwritten
 from ..policies.models.smollm2 import embedded_folder

@@ -24,7 +24,7 @@ from ..evaluation.conditions import FAMILY
 from ..evaluation.measurement import SERVED, ServedSummary, measure, measure_served, summarise_served
 from ..evaluation.report import Report, build_report
 from ..evaluation.report_text import render_short_markdown
-from ..freed_memory import give_freed_memory_back
+from ..native_memory import give_freed_memory_back
 from ..policies.model_source import ModelSource, open_agent, require_shown, second_label, second_source
 from ..policies.rendering import ChatRenderer
 from ..policies.tool_prompt import describe_trained, lengths_of, shown_by_default

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import ModelError
-from ..freed_memory import give_freed_memory_back
+from ..native_memory import give_freed_memory_back
 from ..policies.models.own_forward import beyond, short_windows
 from .processes import follows
 from .tree_attention import PrefixTree, TreePlan, attending_as, attending_by_tree, attention_of, build_prefix_tree

@@ -20,8 +20,7 @@ from typing import Any, Self
 import torch
 
 from ...errors import PolicyFailure
-from ...freed_memory import give_freed_memory_back
-from ...idle_threads import let_idle_threads_go
+from ...native_memory import give_freed_memory_back, let_idle_threads_go
 from ..grammar import Grammar
 from ..protocol import Completion, Sampling, require_room
 from .decoder import Decoder

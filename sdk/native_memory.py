@@ -1,4 +1,4 @@
-"""Ends OpenMP's waiting threads while the calling thread has no parallel work."""
+"""What the native libraries of this process hold for nothing: OpenMP's waiting threads, and memory that was freed."""
 
 from __future__ import annotations
 
@@ -26,3 +26,15 @@ def let_idle_threads_go() -> bool:
     if hasattr(loaded, "__kmpc_fork_call") or not hasattr(loaded, "omp_pause_resource_all"):
         return False
     return bool(loaded.omp_pause_resource_all(_SOFT) == 0)
+
+
+def give_freed_memory_back() -> bool:
+    """Give back the whole pages of what was freed, wherever they lie, and change nothing else.
+
+    glibc keeps much of what is freed for what comes next, and in the `toolbake` command all of it. Where one stage of a
+    step frees memory that the next one does not ask of malloc, both would be held at the same time.
+
+    Returns whether it did; not elsewhere than on glibc.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    return trim is not None and bool(trim(0))

@@ -29,8 +29,7 @@ from ..serving.backend import Backend
 from ..serving.openai_api import Endpoint
 from ..serving.replies import KEEP_ALIVE_S
 from ..serving.server import bind
-from .agent_endpoint import AgentEndpoint
-from .agent_programs import AgentProgram, told_task
+from .agent_programs import AgentEndpoint, AgentProgram, told_task
 from .hosted_rollout import HostedRollout
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from mcp_bridge import Handlers
 from .connecting import connect
 from .errors import ConfigError, StoppedByAlarm
 from .evaluation.conditions import is_success
-from .probing.attacks import ATTACKS, GOLD
 from .probing.certificate import Certificate, TrainedAttack, judge_probes, play_probes
+from .probing.probes import ATTACKS, GOLD
 from .progress import Progress, Silent
 from .records import Task
 from .rollouts.limits import Limits
@@ -53,7 +53,7 @@ async def certify_async(
     """Let policies that do not do the tasks try to earn the reward, on at most `most_tasks` of the tasks.
 
     Some know nothing of the expected outcome (`sdk.probing.probes.PROBES`), others begin with a task's own solution or
-    that of another task (`sdk.probing.attacks.ATTACKS`). The demonstrations themselves must be rewarded. A rollout
+    that of another task (`sdk.probing.probes.ATTACKS`). The demonstrations themselves must be rewarded. A rollout
     that reaches `threshold` is a finding, unless its probe is in `allow`. Of tools that are not simulated, only those
     declared read-only are called.
 

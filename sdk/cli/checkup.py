@@ -488,8 +488,10 @@ async def check_reward(
 ) -> list[Advice]:
     """Do policies that do nothing useful earn the verifier's reward?"""
     from ..certification import certify_async
-    from ..probing.attacks import GOLD
-    from ..probing.probes import PROBES  # those that a training plays
+    from ..probing.probes import (
+        GOLD,
+        PROBES,  # those that a training plays
+    )
 
     try:
         report = await certify_async(

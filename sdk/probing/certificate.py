@@ -18,8 +18,7 @@ from ..rollouts.episode import Job
 from ..rollouts.run_context import RunContext, play_scripts
 from ..verifiers.states import final_state
 from ..worker_pool import work_through
-from .attacks import GOLD, solution
-from .probes import Probe, Scene
+from .probes import GOLD, Probe, Scene, solution
 
 _SHOWN = 400
 _LISTS = frozenset({"every_candidate", "looks_up_and_lists", "hedges"})

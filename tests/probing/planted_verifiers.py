@@ -16,8 +16,8 @@ from mcp_bridge.records import Tool, ToolAnnotations
 from sandboxes import Refused, Sandbox
 from sandboxes.changes import diff
 from sdk.connecting import connect
-from sdk.probing.attacks import ATTACKS, GOLD
 from sdk.probing.certificate import PlayedProbes, judge_probes, play_probes
+from sdk.probing.probes import ATTACKS, GOLD
 from sdk.rollouts.run_context import RunContext
 from sdk.verifiers import (
     all_of,

@@ -15,8 +15,7 @@ import sdk
 from mcp_bridge import Tool
 from sandboxes.helpdesk import Helpdesk, tasks
 from sandboxes.objects import ObjectTwin
-from sdk.probing.attacks import ATTACKS, GOLD
-from sdk.probing.probes import PROBES, Scene, fitting, values_in
+from sdk.probing.probes import ATTACKS, GOLD, PROBES, Scene, fitting, values_in
 from sdk.traces import RunFolder
 from sdk.verifiers import all_of, answer_match, as_expected, final_state, weighted
 

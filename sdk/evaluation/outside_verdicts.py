@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from ..errors import ConfigError, wrong_fields
 from ..records import Rollout, Task, Verdict
-from ..tasks.files import read_json_lines
+from ..tasks.task_files import read_json_lines
 from .conditions import is_success
 from .faults import Fault
 

@@ -17,7 +17,7 @@ from ..errors import ConfigError, VerifierError, wrong_fields
 from ..evaluation.conditions import is_success
 from ..evaluation.statistics import Interval, wilson
 from ..records import Rollout, Task
-from ..tasks.files import read_json_lines
+from ..tasks.task_files import read_json_lines
 from ..verifiers import VerifierLike, run_verifier
 from ..worker_pool import work_through
 from .ranking import Ranked, Ranker, Ranking

@@ -14,7 +14,7 @@ from mcp_bridge.errors import kind_of
 from ..errors import ConfigError, VerifierError
 from ..policies.model_source import ModelSource
 from ..progress import Progress, Silent
-from ..tasks.files import read_json_lines
+from ..tasks.task_files import read_json_lines
 from ..traces.atomic_files import file_sha256, make_folder, write_bytes
 from ..traces.json_text import dump_json
 from ..verifiers.value_checks import first_schema_problem, shortened

@@ -26,9 +26,7 @@ from ..records import Message, Rollout, Task, ToolCall
 from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.run_context import RunContext, play_scripts
-from ..tasks.files import read_file
-from ..tasks.loader import refuse_repeat
-from ..tasks.task_rows import task_from_mapping
+from ..tasks.task_files import read_file, refuse_repeat, task_from_mapping
 from ..verifiers.text_tokens import positions, tokenize
 from .found_demonstrations import changes_shared
 from .name_words import verb_and_object, words

@@ -28,8 +28,7 @@ from ..rollouts.limits import Limits
 from ..rollouts.run_context import RunContext, play_scripts
 from ..rollouts.seeds import derive_seed
 from ..tasks import load_tasks
-from ..tasks.files import read_file
-from ..tasks.task_rows import task_from_mapping
+from ..tasks.task_files import read_file, task_from_mapping
 from ..trainer.config import CurriculumOptions, TrainConfig
 from ..trainer.curriculum import Difficulty
 from ..verifiers import VerifierLike, all_of, answer_match, calls_match, final_state, required_calls

@@ -1,6 +1,5 @@
 """Tasks: reading them from what the user has, and splitting them without leaks."""
 
-from .loader import load_tasks
 from .splitting import (
     Split,
     ThreeWaySplit,
@@ -11,6 +10,7 @@ from .splitting import (
     spread,
     tasks_of_families,
 )
+from .task_files import load_tasks
 
 __all__ = [
     "Split",

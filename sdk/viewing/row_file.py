@@ -17,8 +17,7 @@ from mcp_bridge.errors import kind_of
 
 from ..errors import ConfigError, ToolbakeError
 from ..records import Task
-from ..tasks.files import strict_json
-from ..tasks.task_rows import task_from_mapping
+from ..tasks.task_files import strict_json, task_from_mapping
 from .labels import exported_file
 from .rollout_view import opening_text, with_json_text
 

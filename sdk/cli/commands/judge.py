@@ -160,7 +160,7 @@ def label(
 
 
 def _schema(given: str) -> Any:
-    from ...tasks.files import strict_json
+    from ...tasks.task_files import strict_json
 
     if given.lstrip().startswith(("{", "true", "false")):
         return strict_json(given, "--schema")

@@ -113,7 +113,7 @@ def rollout(
 def _task(prompt: str | None, tasks: str | None, task_id: str | None) -> Any:
     """What to ask. Raises `ConfigError` unless PROMPT or --tasks says it."""
     from ...tasks import load_tasks
-    from ...tasks.files import SUFFIXES
+    from ...tasks.task_files import SUFFIXES
     from ..sources import task_source
 
     if (prompt is None) == (tasks is None):

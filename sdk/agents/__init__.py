@@ -35,7 +35,7 @@ async def host_of(program: AgentProgram | None) -> AsyncIterator[AgentHost | Non
     if program is None:
         yield None
         return
-    from .hosting import open_host
+    from .agent_host import open_host
 
     async with open_host(program) as host:
         yield host

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .prompt_values import PromptValues, stems
+from .words import PromptValues, stems
 from .worlds import leaves
 
 MOST_WORDINGS = 14

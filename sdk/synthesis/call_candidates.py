@@ -15,8 +15,7 @@ from typing import Any
 from mcp_bridge.records import Tool
 from mcp_bridge.toolsets.schema_parts import followed
 
-from .name_words import verb_and_object, without_id, words
-from .prompt_values import PromptValue, PromptValues, stem, stems
+from .words import PromptValue, PromptValues, stem, stems, verb_and_object, without_id, words
 from .worlds import leaves
 
 _MOST_VALUES = 10

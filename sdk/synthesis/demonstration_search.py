@@ -28,7 +28,7 @@ from ..tasks import counted
 from ..verifiers import run_verifier
 from .answer_wordings import DONE, wordings
 from .call_candidates import CallCandidate, CallCandidates, ResultValue, values_of
-from .prompt_values import PromptValues
+from .words import PromptValues
 from .worlds import content_of
 
 _TASKS_AT_ONCE = 8

@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from .name_words import IDENTIFYING, noun_of, singular, verb_and_object, without_id, words
 from .phrases import Phrases
 from .random_walk import Found, NoWalk, Path, Step, Told, Walk
+from .words import IDENTIFYING, noun_of, singular, verb_and_object, without_id, words
 from .worlds import Cell, Facts, at
 
 _WRAPPERS = frozenset({"data", "items", "results", "result", "list", "records", "entries", "values", "content"})

@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from .name_words import words
+from .words import words
 
 _READING_MODULES = frozenset(
     words(

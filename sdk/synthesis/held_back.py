@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from ..records import Fact, Message, Task, User
 from ..rollouts.seeds import derive_seed
 from ..tasks import load_tasks
-from .name_words import words
+from .words import words
 
 TOLD = ("The {name} is {value}.", "It is {value}.", "{value}")
 """How the users tell a fact, where nobody says otherwise."""

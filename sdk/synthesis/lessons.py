@@ -13,7 +13,7 @@ from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, sc
 
 from ..errors import ConfigError
 from ..rollouts.seeds import derive_seed
-from .name_words import likeness
+from .words import likeness
 from .worlds import Cell, Facts, Scalar, Worlds, told
 
 LIKE = 0.85

@@ -12,7 +12,7 @@ from mcp_bridge.world import Setup
 from sandboxes import diff
 
 from .lessons import LIKE, Lessons, drawn_number, fitted, is_number, properties, required
-from .name_words import likeness, verb_and_object, words
+from .words import likeness, verb_and_object, words
 from .worlds import Call, Cell, Facts, Scalar, Worlds, content_of, leaves, told
 
 _PROPOSALS = 3

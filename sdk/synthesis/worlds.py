@@ -20,7 +20,7 @@ from sandboxes import diff
 
 from ..errors import ConfigError
 from ..progress import Progress, Silent
-from .name_words import noun_of
+from .words import noun_of
 
 SEEDS = 24
 """How many worlds are walked where nobody names any: the seeds 1 to this."""

@@ -30,7 +30,7 @@ from ..errors import ConfigError
 from ..probing.probes import some_calls
 from ..records import Task, ToolCall
 from ..synthesis.found_demonstrations import changes_shared
-from ..synthesis.name_words import VERBS, verb_and_object, words
+from ..synthesis.words import VERBS, verb_and_object, words
 from ..synthesis.worlds import leaves
 
 _MOST_WRITES = 4

@@ -26,7 +26,7 @@ from sdk.synthesis.call_candidates import CallCandidates
 from sdk.synthesis.demonstration_search import DemonstrationSearch, SearchBounds, SearchReport, with_demonstration
 from sdk.synthesis.found_demonstrations import searchable_tools, shared_state_line
 from sdk.synthesis.function_effects import may_change
-from sdk.synthesis.prompt_values import PromptValues
+from sdk.synthesis.words import PromptValues
 from sdk.verifiers import all_of, answer_match, calls_match, final_state
 
 GOLD = all_of(final_state(), calls_match(), answer_match())

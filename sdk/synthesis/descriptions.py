@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .phrases import Phrases
-from .random_walk import Found, NoWalk, Path, Step, Told, Walk
+from .walks import Found, NoWalk, Path, Step, Told, Walk
 from .words import IDENTIFYING, noun_of, singular, verb_and_object, without_id, words
 from .worlds import Cell, Facts, at
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from mcp_bridge.records import Tool
 
 from ..errors import ConfigError
-from .lessons import properties
-from .random_walk import Found, Step
+from .walks import Found, Step, properties
 
 if TYPE_CHECKING:
     from .descriptions import Describer

@@ -15,7 +15,7 @@ from ..rollouts.seeds import derive_seed
 from ..verifiers.text_tokens import numbers_and_names, positions, tokenize
 from .descriptions import Describer, asked_for, last_name, listed, require_one_description, spoken
 from .phrases import Phrases
-from .random_walk import Found, NoWalk, Path, Step, Told, Walk
+from .walks import Found, NoWalk, Path, Step, Told, Walk
 from .words import MAKING, SETTING, VERBS, verb_and_object, words
 from .worlds import Scalar, leaves
 

@@ -30,13 +30,12 @@ from ..tasks import counted
 from ..traces.identity import digest, tools_identity
 from .descriptions import spoken
 from .held_back import held_back
-from .lessons import Lessons, learn
 from .phrases import Phrases
 from .progress_file import ProgressFile
-from .random_walk import Found, NoWalk, Walk, minimised, walk
 from .request_text import DONE, Request, request, reworded
 from .solution import answer_doubt
 from .task_checks import Seen, is_left_out, played_again, replay_problem, tried, wording_problem
+from .walks import Found, Lessons, NoWalk, Walk, learn, minimised, walk
 from .worlds import BrokenTool, Worlds, open_worlds
 
 _WALKS = 8

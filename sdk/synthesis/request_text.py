@@ -13,8 +13,7 @@ from ..policies.protocol import Agent, Sampling
 from ..records import Message
 from ..rollouts.seeds import derive_seed
 from ..verifiers.text_tokens import numbers_and_names, positions, tokenize
-from .descriptions import Describer, asked_for, last_name, listed, require_one_description, spoken
-from .phrases import Phrases
+from .descriptions import Describer, Phrases, asked_for, last_name, listed, require_one_description, spoken
 from .walks import Found, NoWalk, Path, Step, Told, Walk
 from .words import MAKING, SETTING, VERBS, verb_and_object, words
 from .worlds import Scalar, leaves

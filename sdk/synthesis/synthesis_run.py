@@ -28,9 +28,8 @@ from ..rollouts.limits import Limits
 from ..rollouts.seeds import derive_seed
 from ..tasks import counted
 from ..traces.identity import digest, tools_identity
-from .descriptions import spoken
+from .descriptions import Phrases, spoken
 from .held_back import held_back
-from .phrases import Phrases
 from .progress_file import ProgressFile
 from .request_text import DONE, Request, request, reworded
 from .solution import answer_doubt

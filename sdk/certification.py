@@ -22,7 +22,7 @@ from .progress import Progress, Silent
 from .records import Task
 from .rollouts.limits import Limits
 from .rollouts.run_context import RunContext
-from .synthesis.expected_names import require_known_names
+from .synthesis.task_checks import require_known_names
 from .tasks import load_tasks, spread
 from .traces.run_folder import RunFolder
 from .trainer.groups import STAGE

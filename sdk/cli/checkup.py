@@ -436,7 +436,7 @@ def _counted(tasks: Sequence[Task], config: Path | None) -> list[Advice]:
 
 async def _unknown(tasks: Sequence[Task], source: Any, connect_timeout_s: float) -> list[Advice]:
     """What tasks expect that the tools do not have; where there is a solution to play, that shows more."""
-    from ..synthesis.expected_names import tasks_of_unknown_names
+    from ..synthesis.task_checks import tasks_of_unknown_names
 
     async with connect(source, connect_timeout_s=connect_timeout_s) as toolset:
         named = await tasks_of_unknown_names(toolset, tasks)

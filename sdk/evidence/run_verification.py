@@ -14,7 +14,7 @@ from mcp_bridge.ledger import digest_arguments, digest_text
 from ..errors import ConfigError, RunFolderError
 from ..rollouts.branching import parent_and_turn
 from ..traces.atomic_files import file_sha256, json_file, read_json, write_bytes
-from ..traces.run_info import CALLS
+from ..traces.run_folder import CALLS
 from ..verifiers import VerifierLike, check_verifier, verifier_identity, verifier_name
 from ..verifiers.verifier import judges_groups
 from .canonical import START, canonical, digest, numbered_lines, parse, sha256

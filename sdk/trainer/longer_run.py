@@ -7,8 +7,7 @@ from pathlib import Path
 
 from ..evaluation.measurement import SERVED
 from ..evaluation.report import CONDITIONS
-from ..traces.run_folder import RunFolder
-from ..traces.run_info import LAST_CHECKPOINT
+from ..traces.run_folder import LAST_CHECKPOINT, RunFolder
 from .groups import STAGE
 from .validation import CHOICE, EARLIER_CHOICE, EARLIER_END, LAST_STAGE
 

@@ -15,8 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 from ..errors import RunFolderError, ToolbakeError, wrong_fields
 from ..traces.journal import Journal
 from ..traces.json_text import dump_json
-from ..traces.run_folder import RunFolder
-from ..traces.run_info import now
+from ..traces.run_folder import RunFolder, now
 from .index import find_runs
 
 log = logging.getLogger(__name__)

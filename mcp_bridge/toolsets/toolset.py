@@ -438,12 +438,10 @@ class CheckedWorld:
         self._inner = list(inner)
         self._offers = offers
         self._limits = limits
-        shown = {tool.name for tool in tools}
         self._by_name = {
             tool.name: (part, tool, world)
             for offer, (part, world) in zip(offers, inner, strict=True)
             for tool in offer.tools
-            if tool.name in shown
         }
         self._checker = checker
         most_lines = _DEFAULT_WORLDS_LINES if world_id == DEFAULT_WORLD else None

@@ -192,39 +192,6 @@ async def test_the_control_switch_is_set_for_servers_that_the_bridge_starts(brea
         assert (await toolset.call("environment", {"name": CONTROL_ENV})).text == "1"
 
 
-SHOWING = """
-from mcp.server.mcpserver import MCPServer
-from mcp_types import CallToolResult
-
-server = MCPServer("showing", log_level="ERROR")
-
-@server.tool()
-def look() -> str:
-    return "looked"
-
-@server.tool()
-def refund() -> str:
-    return "refunded"
-
-@server.tool(meta={"toolbake/control": "open_world"})
-def open_world(world: str, setup: dict | None = None) -> CallToolResult:
-    return CallToolResult(content=[], structured_content={"tools": ["look"]})
-
-@server.tool(meta={"toolbake/control": "close_world"})
-def close_world(world: str) -> None: ...
-
-server.run("stdio")
-"""
-
-
-async def test_a_tool_that_a_world_does_not_show_cannot_be_called_there(script: Callable[[str], list[str]]) -> None:
-    async with mcp_bridge.connect(script(SHOWING)) as toolset, toolset.open_world("one") as world:
-        assert [tool.name for tool in world.tools] == ["look"]
-        assert (await world.call("look", {})).text == "looked"
-        result = await world.call("refund", {})
-        assert (result.error_kind, "look" in result.text) == ("unknown_tool", True)
-
-
 class Counter:
     """A sandbox: satisfies `WorldSource` without anything of the bridge."""
 

@@ -46,7 +46,8 @@ from ..serving.request_queue import RequestQueue
 from ..serving.server import bind
 from ..serving.settled_replies import settled_reply
 from ..serving.tool_calls import ClientSchemas, calls_as_text, written_calls
-from .agent_programs import AgentEndpoint, AgentProgram, told_task
+from .agent_endpoint import AgentEndpoint
+from .agent_programs import AgentProgram, told_task
 
 log = logging.getLogger(__name__)
 

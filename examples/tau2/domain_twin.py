@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 import json
 import operator
 from collections.abc import Mapping
 from typing import Any
 
 from domains import Environment, origin, package_tasks
+from pydantic import BaseModel
 from tau2.environment.toolkit import ToolKitBase as ToolKit
 from tau2.environment.toolkit import ToolType
 
@@ -112,8 +114,13 @@ def kits_of(environment: Environment) -> dict[str, ToolKit]:
 
 def forked(kit: ToolKit) -> ToolKit:
     """A tool kit of its own, over tables that share their rows with those of `kit`."""
-    tables = {name: Rows(rows) if isinstance(rows, dict) else copy.deepcopy(rows) for name, rows in kit.db}
-    return type(kit)(kit.db.model_copy(update=tables))
+    memo: dict[int, Any] = {}
+    tables = {name: Rows(rows) if isinstance(rows, dict) else copy.deepcopy(rows, memo) for name, rows in kit.db}
+    fork = type(kit)(kit.db.model_copy(update=tables))
+    for name, value in inspect.getmembers_static(type(kit)):
+        if isinstance(value, BaseModel):  # the package hands it out and changes it: each kit has a copy of its own
+            setattr(fork, name, copy.deepcopy(getattr(kit, name), memo))
+    return fork
 
 
 def _environment(domain: str, world: Mapping[str, ToolKit]) -> Environment:

@@ -36,6 +36,8 @@ class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.passed_s = 0.0
+        self._of_others = frozenset(threading.enumerate())
+        """Threads that were there before: a verifier that another loop no longer waits for may stay for ever."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
@@ -43,7 +45,7 @@ class _JumpingSelector(selectors.DefaultSelector):
             return ready
         if timeout is None:
             return super().select(None)  # only another thread or a socket can go on from here
-        if any(thread.name == "verifier" for thread in threading.enumerate()):
+        if any(thread.name == "verifier" for thread in threading.enumerate() if thread not in self._of_others):
             # It computes, and its limit of time is not to pass before it had any. One that hangs is not waited for.
             ready = super().select(1.0)
             if ready:

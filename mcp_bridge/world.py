@@ -69,6 +69,14 @@ class WorldSource(Protocol):
         """A fresh world. `world_id` is unique in the run; what reaches a server is in `mcp_bridge.control_tools`."""
 
 
+def not_simulated(source: WorldSource) -> list[Tool]:
+    """The tools of a source whose calls reach something outside their world."""
+    if getattr(source, "simulated", False):
+        return []
+    simulated = {tool.name for tool in getattr(source, "simulated_tools", ())}
+    return [tool for tool in source.tools if tool.name not in simulated]
+
+
 class SaidBySource:
     """What a source is able to do, for whoever stands before it: sources of others need not tell.
 

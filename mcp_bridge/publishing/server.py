@@ -40,7 +40,7 @@ from ..sessions.handlers import Handlers, LogEntry, LogListener, Progress, log_l
 from ..sources.connecting import FaultInjection, connect
 from ..toolsets.results import positive
 from ..toolsets.toolset import Toolset
-from ..world import ForkableWorld, World, WorldSource
+from ..world import ForkableWorld, World, WorldSource, not_simulated
 from .listener import serve_app, serve_stdio
 
 if TYPE_CHECKING:
@@ -132,9 +132,7 @@ def _make(publication: _Publication, name: str, version: str, max_worlds: int, i
         from .translation import control_tools_as_mcp
 
         source = publication.source
-        simulated = source.tools if getattr(source, "simulated", False) else getattr(source, "simulated_tools", ())
-        names = {tool.name for tool in simulated}
-        live = [tool.name for tool in source.tools if tool.name not in names]
+        live = [tool.name for tool in not_simulated(source)]
         return control_tools_as_mcp(can_fork=bool(getattr(source, "can_fork", False)), live=live)
 
     more = control_tools if publication.control else list

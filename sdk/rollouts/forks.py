@@ -12,7 +12,7 @@ import anyio
 from mcp_bridge.errors import ServerDied, ToolFailure
 from mcp_bridge.ledger import Ledger, LedgerLine
 from mcp_bridge.records import ToolResult
-from mcp_bridge.world import ForkableWorld, World, WorldCopy, WorldSource
+from mcp_bridge.world import ForkableWorld, World, WorldCopy, WorldSource, not_simulated
 
 from ..errors import ConfigError
 from ..policies.protocol import Conversation, ForkableConversation
@@ -80,10 +80,7 @@ def how_worlds_are_copied(source: WorldSource) -> str:
 
 def live_tools(source: WorldSource) -> set[str]:
     """The tools of a source whose calls do something outside their world."""
-    if getattr(source, "simulated", False):
-        return set()
-    simulated = {tool.name for tool in getattr(source, "simulated_tools", ())}
-    return {tool.name for tool in source.tools if tool.name not in simulated and tool.annotations.read_only is not True}
+    return {tool.name for tool in not_simulated(source) if tool.annotations.read_only is not True}
 
 
 def require_forkable(live: set[str]) -> None:

@@ -172,8 +172,9 @@ async def verify_run(
             "`allow_later` is about what was recorded after a signature or a noted root: give `public_key` or `root` "
             "with it"
         )
-    if root is not None and re.fullmatch("[0-9a-f]{64}", root.strip().lower()) is None:
-        raise ConfigError(f"`root` is {root!r}; give the 64 hexadecimal digits that verify prints as the root")
+    given, root = root, root.strip().lower() if root is not None else None
+    if root is not None and re.fullmatch("[0-9a-f]{64}", root) is None:
+        raise ConfigError(f"`root` is {given!r}; give the 64 hexadecimal digits that verify prints as the root")
     key = _public_key(public_key) if public_key is not None else None
     if verifier is not None:
         check_verifier(verifier)
@@ -369,7 +370,7 @@ class _Check:
 
     def anchor(self, root: str | None, public_key: Ed25519PublicKey | None) -> int:
         """The line of the last entry that the given root or key vouches for; 0 where nothing is vouched for."""
-        anchor = self._line_of(root.strip().lower(), "--root", "the root that was given") if root is not None else 0
+        anchor = self._line_of(root, "--root", "the root that was given") if root is not None else 0
         signature = self.path / SIGNATURE
         if signature.is_file():
             content, fault = check_signature(_start_of(signature), public_key)

@@ -14,7 +14,7 @@ import anyio
 from mcp_bridge.errors import BridgeError
 from mcp_bridge.ledger import Listener
 from mcp_bridge.records import ToolResult
-from mcp_bridge.world import WorldSource
+from mcp_bridge.world import WorldSource, not_simulated
 
 from ..errors import VerifierError, plain_errors
 from ..policies.protocol import Agent, Conversation, ForkableConversation, Sampling
@@ -24,7 +24,7 @@ from ..users.played_users import Users
 from ..verifiers import VerifierLike, run_verifier
 from .branching import Branching
 from .episode import AgentHost, Episode, Job, run_episode
-from .forks import TurnStart, live_tools, may_call_again, require_forkable, turn_start
+from .forks import TurnStart, may_call_again, require_forkable, turn_start
 from .limits import Limits
 from .stream import OnRollout, RolloutCounts, RolloutStream
 
@@ -176,7 +176,7 @@ class RolloutEngine:
         if retries < 0:
             raise ValueError(f"retries is {retries}; it must be 0 or more")
         if branching is not None:
-            require_forkable(live_tools(self.source))
+            require_forkable(not_simulated(self.source))
         with plain_errors():
             async with contextlib.AsyncExitStack() as copies, anyio.create_task_group() as group:
                 stream = RolloutStream(
@@ -225,7 +225,7 @@ class RolloutEngine:
             )
             if rollout.failure is None:
                 break
-            again = number < retries and may_call_again(live_tools(self.source), rollout)
+            again = number < retries and may_call_again(not_simulated(self.source), rollout)
             if on_broken is not None:
                 on_broken(rollout, again)
             if not again:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -11,8 +11,8 @@ import anyio
 
 from mcp_bridge.errors import ServerDied, ToolFailure
 from mcp_bridge.ledger import Ledger, LedgerLine
-from mcp_bridge.records import ToolResult
-from mcp_bridge.world import ForkableWorld, World, WorldCopy, WorldSource, not_simulated
+from mcp_bridge.records import Tool, ToolResult
+from mcp_bridge.world import ForkableWorld, World, WorldCopy, WorldSource
 
 from ..errors import ConfigError
 from ..policies.protocol import Conversation, ForkableConversation
@@ -78,27 +78,27 @@ def how_worlds_are_copied(source: WorldSource) -> str:
     return "are opened anew, and the calls so far made again, since not every source can fork its worlds"
 
 
-def live_tools(source: WorldSource) -> set[str]:
-    """The tools of a source whose calls do something outside their world."""
-    return {tool.name for tool in not_simulated(source) if tool.annotations.read_only is not True}
-
-
-def require_forkable(live: set[str]) -> None:
-    """Raises `ConfigError` where a call that is made again might do something real twice. `live`: see `live_tools`."""
-    if live:
+def require_forkable(live: Iterable[Tool]) -> None:
+    """Raises `ConfigError` where a call that is made again might do something real twice. `live`: `not_simulated`."""
+    if names := _changing(live):
         raise ConfigError(
-            f"branches need worlds that can be copied, and tool {sorted(live)[0]!r} is live: its calls would be made "
+            f"branches need worlds that can be copied, and tool {min(names)!r} is live: its calls would be made "
             "twice. Give sandboxes, or set branches to 0"
         )
 
 
-def may_call_again(live: set[str], rollout: Rollout) -> bool:
-    """Whether all that a rollout called, or may have called, can be called once more. `live`: see `live_tools`."""
+def may_call_again(live: Iterable[Tool], rollout: Rollout) -> bool:
+    """Whether all that a rollout called, or may have called, can be called once more. `live`: `not_simulated`."""
+    names = _changing(live)
     # Also what was asked for and has no result: a world without a ledger does not tell what was under way.
     said = rollout.messages[len(rollout.task.opening()) :]
     asked = {call.name for message in said for call in message.tool_calls if call.error is None}
     called = asked | {line.tool for line in rollout.ledger}
-    return not live or (not live & called and rollout.failure is not None and rollout.failure.boundary != "tools")
+    return not names or (not names & called and rollout.failure is not None and rollout.failure.boundary != "tools")
+
+
+def _changing(tools: Iterable[Tool]) -> set[str]:
+    return {tool.name for tool in tools if tool.annotations.read_only is not True}
 
 
 @dataclass

@@ -16,6 +16,7 @@ import anyio.to_thread
 from mcp_bridge import Handlers
 from mcp_bridge.extras import require_extra
 from mcp_bridge.safe_text import inline, table
+from mcp_bridge.world import not_simulated
 
 from ..agents import agent_facts, agent_identity, host_of, program_of, require_own_loop
 from ..connecting import connect
@@ -33,7 +34,7 @@ from ..probing import STAGE as PROBES
 from ..progress import Progress, Silent
 from ..records import Rollout, TokenRow
 from ..rollouts.engine import RolloutEngine
-from ..rollouts.forks import live_tools, require_forkable
+from ..rollouts.forks import require_forkable
 from ..rollouts.run_context import RunContext
 from ..synthesis.found_demonstrations import find_demonstrations, shared_state_line
 from ..synthesis.task_checks import require_known_names
@@ -156,7 +157,7 @@ async def train_async(
             settled += await require_known_names(source, every, verifier)
             if options.rollouts.branches:
                 require_own_loop(program)
-                require_forkable(live_tools(source))
+                require_forkable(not_simulated(source))
             tried = await try_isolation(
                 source, every, destructive=options.allow_destructive, allowed=options.allow_shared_state
             )

@@ -28,7 +28,7 @@ from ..policies.endpoint import EndpointAgent
 from ..policies.protocol import Sampling
 from ..policies.server_process import ServerProcess, free_port, wait_until_ready
 from ..policies.tool_prompt import shown_tools
-from ..policies.vllm.vllm_build import VllmBuild, find_vllm
+from ..policies.vllm.server_command import VllmBuild, find_vllm
 from ..progress import Progress, Silent
 from ..records import CUT_OFF, Message, Rollout
 from ..serving.vllm_command import ServedModel

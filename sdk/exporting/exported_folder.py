@@ -20,7 +20,7 @@ from ..errors import ConfigError, ModelError
 from ..evaluation.report import Report
 from ..evidence.saved_weights import files_digest
 from ..policies.models.saving import fresh_folder
-from ..policies.vllm.vllm_build import FOR_CPUS, ON_GPUS, VllmBuild
+from ..policies.vllm.server_command import FOR_CPUS, ON_GPUS, VllmBuild
 from ..records import PROMPT_NAMES
 from ..serving.vllm_command import ServedModel, as_typed, vllm_arguments
 from ..traces import RunFolder

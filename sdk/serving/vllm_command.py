@@ -15,7 +15,7 @@ from ..policies.protocol import Sampling
 from ..policies.rendering import make_renderer
 from ..policies.rendering.renderer import ASK, PROBE_TOOL
 from ..policies.tool_prompt import shown_by_default
-from ..policies.vllm.vllm_build import ON_CPU, ON_GPUS, VllmBuild
+from ..policies.vllm.server_command import ON_CPU, ON_GPUS, VllmBuild
 from ..records import ToolPrompt
 from .server import served_name
 

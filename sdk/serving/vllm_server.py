@@ -14,7 +14,7 @@ import anyio
 from ..errors import ConfigError, ToolbakeError
 from ..policies.protocol import Sampling
 from ..policies.server_process import ServerProcess, wait_until_ready
-from ..policies.vllm.vllm_build import find_vllm
+from ..policies.vllm.server_command import find_vllm
 from ..progress import Progress, Silent
 from ..records import PROMPT_NAMES, ToolPrompt
 from .backend import fingerprint_of, sampling_defaults

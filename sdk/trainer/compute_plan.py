@@ -19,15 +19,17 @@ from ..errors import ConfigError
 from ..policies.hub_cache import folder_here
 from ..policies.models.smollm2 import embedded_place
 from ..policies.vllm.published_weights import TransferSettings
-from ..policies.vllm.server_placement import (
+from ..policies.vllm.server_command import (
+    ON_GPUS,
     Placement,
     ServerCommand,
     TrainingMemory,
+    VllmBuild,
+    find_vllm,
     gpus_of_a_server,
     place_servers,
     visible_gpus,
 )
-from ..policies.vllm.vllm_build import ON_GPUS, VllmBuild, find_vllm
 from ..policies.vllm.vllm_options import Dtype
 from ..records import Task
 from ..rollouts.limits import Limits

@@ -29,7 +29,7 @@ from ..native_memory import give_freed_memory_back
 from ..policies.model_source import ModelSource, open_agent, require_shown, second_label, second_source
 from ..policies.rendering import ChatRenderer
 from ..policies.tool_prompt import describe_trained, lengths_of, shown_by_default
-from ..policies.vllm.server_placement import visible_gpus
+from ..policies.vllm.server_command import visible_gpus
 from ..probing import STAGE as PROBES
 from ..progress import Progress, Silent
 from ..records import Rollout, TokenRow

@@ -26,7 +26,7 @@ from ..policies.models import LoadedModel
 from ..policies.protocol import Policy, WeightPublisher
 from ..policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from ..policies.vllm.published_weights import untied
-from ..policies.vllm.vllm_build import find_vllm
+from ..policies.vllm.server_command import find_vllm
 from ..progress import Progress
 from .compute_plan import START, plan_compute, starts_from_a_copy
 from .config import TrainConfig

@@ -10,8 +10,7 @@ import pytest
 import sdk
 from mcp_bridge import connect
 from sdk.policies.vllm import VllmOptions
-from sdk.policies.vllm.server_placement import TrainingMemory, place_servers
-from sdk.policies.vllm.vllm_build import FOR_CPUS, VllmBuild
+from sdk.policies.vllm.server_command import FOR_CPUS, TrainingMemory, VllmBuild, place_servers
 from sdk.records import Task
 from sdk.rollouts.limits import Limits
 from sdk.trainer.compute_plan import ComputePlan, context_of_rollouts, needed_memory, plan_compute

@@ -14,7 +14,7 @@ from sdk.errors import PolicyFailure
 from sdk.policies import server_process
 from sdk.policies.models import load_model
 from sdk.policies.server_process import typed
-from sdk.policies.vllm.vllm_build import FOR_CPUS, VllmBuild
+from sdk.policies.vllm.server_command import FOR_CPUS, VllmBuild
 from sdk.progress import Silent
 from sdk.trainer.compute_plan import plan_compute
 from sdk.trainer.sampler import open_sampler

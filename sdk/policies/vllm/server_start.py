@@ -17,12 +17,10 @@ from ..endpoint import error_text
 from ..protocol import Sampling
 from ..server_process import ServerProcess, free_port, wait_until_ready
 from .control import INCOMPLETE, broken_off, held_version, is_published
-from .fleet import Fleet, Replica
-from .health_monitor import StartAgain, Watcher
+from .fleet import Fleet, Replica, StartAgain, Watcher
 from .policy import VllmPolicy, read_answer, request_body
 from .published_weights import open_plane
-from .server_placement import Placement, ServerCommand, place_servers, visible_gpus
-from .vllm_build import SERVED_MODEL, find_vllm
+from .server_command import SERVED_MODEL, Placement, ServerCommand, find_vllm, place_servers, visible_gpus
 from .vllm_options import Dtype, VllmOptions
 
 # Servers of ours: started together, started again a few times, ended.

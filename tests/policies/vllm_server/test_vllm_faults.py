@@ -103,7 +103,7 @@ async def test_nothing_answers_and_nothing_comes_back(server: TokenServer) -> No
 
 async def test_another_replica_takes_over_what_a_broken_one_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     # The request is the first to notice, not the watcher that looks each second.
-    monkeypatch.setattr("sdk.policies.vllm.health_monitor._EVERY_S", 60.0)
+    monkeypatch.setattr("sdk.policies.vllm.fleet._EVERY_S", 60.0)
     with TokenServer() as one, TokenServer() as two:
         async with opened(one, two) as policy:
             first = await policy.sample([5, 6, 7], sampling=EIGHT, seed=3)
@@ -411,7 +411,7 @@ async def test_an_engine_that_computes_a_long_step_is_left_alone_and_one_that_ne
     server: TokenServer, monkeypatch: pytest.MonkeyPatch, patience_s: float, lost: bool
 ) -> None:
     for name, value in (("_EVERY_S", 0.01), ("_PROBE_S", 0.2), ("_BUSY_S", patience_s)):
-        monkeypatch.setattr(f"sdk.policies.vllm.health_monitor.{name}", value)
+        monkeypatch.setattr(f"sdk.policies.vllm.fleet.{name}", value)
     async with opened(server, max_retries=50) as policy:
         await asyncio.to_thread(policy.publish, state(1.0), version=1)
         server.hold.clear()

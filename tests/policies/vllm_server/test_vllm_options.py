@@ -16,7 +16,7 @@ import sdk
 from sdk.policies.model_source import check_model_source, model_label
 from sdk.policies.vllm import VllmOptions, open_vllm
 from sdk.policies.vllm.fleet import PrefixRouter
-from sdk.policies.vllm.vllm_build import FOR_CPUS, find_vllm, server_arguments
+from sdk.policies.vllm.server_command import FOR_CPUS, find_vllm, server_arguments
 
 HERE = ("http://127.0.0.1:8000",)
 

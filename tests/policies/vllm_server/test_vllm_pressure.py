@@ -14,7 +14,7 @@ from token_server import TokenServer
 
 from sdk.policies.protocol import Sampling
 from sdk.policies.token_agent import TokenAgent
-from sdk.policies.vllm.control import CacheFigures, pressure_of, read_figures
+from sdk.policies.vllm.fleet import CacheFigures, pressure_of, read_figures
 from sdk.rollouts.stream import AdaptiveConcurrency
 
 RECORDED = (Path(__file__).parent / "metrics_of_vllm_0.32.0.txt").read_text()

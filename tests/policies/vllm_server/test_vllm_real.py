@@ -412,7 +412,7 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 from sdk.policies.server_process import ServerProcess
-from sdk.policies.vllm.vllm_build import FOR_CPUS, server_arguments
+from sdk.policies.vllm.server_command import FOR_CPUS, server_arguments
 arguments = server_arguments(sys.argv[2], build=FOR_CPUS, lora_rank=0, context_tokens=None)
 command = [sys.argv[1], "-m", *arguments]
 process = ServerProcess("vLLM", command, url="http://unused", log=Path(sys.argv[3]), environment={})

@@ -1,4 +1,4 @@
-"""Control of vLLM servers over HTTP: their health, the name of their weights, and the exchange of all of them at once."""
+"""Control of vLLM servers over HTTP: their health, the name of their weights, and the exchange of all weights."""
 
 from __future__ import annotations
 

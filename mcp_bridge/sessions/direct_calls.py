@@ -35,17 +35,17 @@ class DirectCalls:
         self,
         streams: AbstractAsyncContextManager[Any],
         http: httpx2.AsyncClient,
-        transport: AiohttpTransport,
+        transport: AiohttpTransport | None,
         url: str,
         *,
         most_bytes: int,
         session_id: Callable[[], str | None],
         is_open: Callable[[], bool],
     ) -> None:
-        """`streams`: the SDK's, over `http` and its `transport`. `most_bytes`: of an answer that is read."""
+        """`streams`: the SDK's, over `http` and its `transport`; without that it makes all calls. `most_bytes`: of an
+        answer that is read."""
         self._streams = streams
         self._http = http
-        self._transport = transport
         self._most_bytes = most_bytes
         self._session_id = session_id
         self._is_open = is_open
@@ -54,7 +54,7 @@ class DirectCalls:
         self._headers = headers_of(request)
         self._headers.popall("Content-Length", None)
         # A login, also one in the URL, and cookies are httpx2's business.
-        self._is_possible = http.auth is None and not request.url.userinfo
+        self._ahead = transport if http.auth is None and not request.url.userinfo else None
         self._posting: set[anyio.CancelScope] = set()
         self._closed = False
 
@@ -70,7 +70,8 @@ class DirectCalls:
                     yield from_server, self
                 finally:
                     self._group.cancel_scope.cancel()
-                    self._transport.drop_kept()
+                    if self._ahead is not None:
+                        self._ahead.drop_kept()
 
     async def _pass_on(self, received: Any) -> None:
         with contextlib.suppress(*CLOSED):
@@ -82,25 +83,25 @@ class DirectCalls:
         """Send a message. A call is answered when this returns, unless the SDK's client has still to do so."""
         request, about = item.message, item.metadata
         if (
-            self._is_possible
+            self._ahead is not None
             and isinstance(request, JSONRPCRequest)
             and request.method == "tools/call"
             and isinstance(about, ClientMessageMetadata)
             and self._is_open()
             and not self._http.cookies
         ):
-            outcome = await self._post(request, about.headers or {})
+            outcome = await self._post(self._ahead, request, about.headers or {})
             answer = _answer_in(outcome.begin, request.id)
             if answer is not None:
                 if not outcome.has_ended:
                     self._group.start_soon(outcome.give_back)
                 self._to_client.send_nowait(SessionMessage(answer))
                 return
-            kept = self._transport.keep(outcome, str(request.id))
+            kept = self._ahead.keep(outcome, str(request.id))
             item = SessionMessage(request, replace(about, headers={**(about.headers or {}), **kept}))
         await self._to_server.send(item)
 
-    async def _post(self, request: JSONRPCRequest, own: dict[str, str]) -> Outcome:
+    async def _post(self, ahead: AiohttpTransport, request: JSONRPCRequest, own: dict[str, str]) -> Outcome:
         """What comes of the call. Raises `anyio.ClosedResourceError` where the session ends meanwhile."""
         headers = self._headers.copy()
         headers.update(own)
@@ -112,7 +113,7 @@ class DirectCalls:
                 raise anyio.ClosedResourceError
             self._posting.add(scope)
             try:
-                return await self._transport.post_ahead(
+                return await ahead.post_ahead(
                     self._url, headers, body, connect_timeout_s=self._http.timeout.connect, most_bytes=self._most_bytes
                 )
             finally:

@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -31,11 +31,10 @@ from .messages import (
     CLOSED,
     EventSplitter,
     Fault,
+    Incoming,
     LineSplitter,
     LongLine,
-    Strays,
     fault_of,
-    message_or_fault,
     readable_body,
     too_large,
     written,
@@ -57,20 +56,13 @@ class SseStreams:
         self,
         url: str,
         http: httpx2.AsyncClient,
-        *,
-        label: str,
-        max_answer_bytes: int,
-        secrets: Sequence[str],
-        strays: Strays,
+        incoming: Incoming,
         on_end: Callable[[str], None],
     ) -> None:
         """`http` is open, and waits for an answer without a limit. `on_end` hears why the stream of events ended."""
         self._url = url
         self._http = http
-        self._label = label
-        self._limit = max_answer_bytes
-        self._secrets = tuple(secrets)
-        self._strays = strays
+        self._incoming = incoming
         self._on_end = on_end
 
     @contextlib.asynccontextmanager
@@ -99,24 +91,22 @@ class SseStreams:
     ) -> None:
         known = False
         why = ""
-        events = EventSplitter(self._limit)
+        events = EventSplitter(self._incoming.limit)
         try:
             if not _is_stream(response):
                 raise httpx2.RemoteProtocolError("what it answers is no stream of events")
             async for chunk in response.aiter_bytes():
                 for kind, data in events.feed(chunk):
-                    if isinstance(data, LongLine):
-                        answers = data.answers()
-                        if answers is not None:
-                            await to_client.send(too_large(data.told, self._limit).answer_to(answers))
-                        if answers is None or not data.ended:
-                            why = f"an event of {data.told} came, above max_answer_mb of the server"
-                            break
-                    elif kind == "endpoint" and not known:
+                    if kind == "endpoint" and not known and isinstance(data, bytes):
                         known = True
                         task_status.started(self._endpoint(data.decode(errors="replace")))
-                    elif kind == "message" and data:
-                        await self._pass_on(data, to_client)
+                    elif isinstance(data, LongLine) or (kind == "message" and data):
+                        message = self._incoming.message(data, "sent an event")
+                        if message is not None:
+                            await to_client.send(message)
+                    if isinstance(data, LongLine) and not data.can_be_skipped:
+                        why = f"an event of {data.told} came, above max_answer_mb of the server"
+                        break
                 if why:
                     break
         except httpx2.HTTPError as error:
@@ -129,13 +119,6 @@ class SseStreams:
             raise httpx2.RemoteProtocolError("the stream of events ended before it named an endpoint for messages")
         self._on_end(why or "the server ended its stream of events")
         to_client.close()
-
-    async def _pass_on(self, data: bytes, to_client: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
-        # Not strict: one broken letter in a text is no reason to lose an answer.
-        text, told = data.decode(errors="replace"), "sent an event"
-        message = message_or_fault(text, label=self._label, told=told, secrets=self._secrets, strays=self._strays)
-        if message is not None:
-            await to_client.send(message)
 
     def _endpoint(self, told: str) -> str:
         endpoint = urljoin(self._url, told)
@@ -174,7 +157,7 @@ class SseStreams:
         if fault is None:
             return
         if not isinstance(message.message, mcp_types.JSONRPCRequest):
-            logger.warning("%s did not take a notification: %s", self._label, fault.message)
+            logger.warning("%s did not take a notification: %s", self._incoming.spec.label, fault.message)
             return
         with contextlib.suppress(*CLOSED):
             await to_client.send(fault.answer_to(message.message.id))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import mcp_types
@@ -28,6 +28,9 @@ from pydantic_core import from_json
 from ..access.redaction import redacted
 from ..control_tools import FAILURE_META
 from ..errors import Delivery
+
+if TYPE_CHECKING:
+    from ..sources.specs import ServerSpec
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +65,11 @@ class LongLine:
     def told(self) -> str:
         """Its size in words."""
         return f"{'' if self.ended else 'more than '}{self.size / 1e6:.1f} MB"
+
+    @property
+    def can_be_skipped(self) -> bool:
+        """Whether it costs one request alone."""
+        return self.ended and self.answers() is not None
 
     def answers(self) -> int | None:
         """The id of the request that it answers; `None` where it is something else, or cannot be told from its ends.
@@ -293,35 +301,40 @@ def unwritable(method: str) -> str:
     )
 
 
-class Strays:
-    """What a server sent in all its sessions that is no message. One whose tools print does so in each call, so the
-    first is a warning and the others are for who debugs."""
+class Incoming:
+    """What one server sends in all its sessions, as messages of MCP.
 
-    def __init__(self) -> None:
+    Where its tools print, each call brings something that is none. So the first is a warning, and the others are for
+    who debugs.
+    """
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self.spec = spec
+        self.limit = spec.options.max_answer_bytes
         self._is_warned = False
 
-    def tell(self, text: str, *, label: str, told: str, secrets: Sequence[str]) -> None:
-        """`told`: how it came: "sent an event"."""
+    def message(self, data: bytes | LongLine, told: str) -> SessionMessage | None:
+        """The message. Where there is none, or it is above the limit, an error answers the request that the data
+        answers, which would otherwise wait for its time limit. `told`: how it came: "sent an event"."""
+        if isinstance(data, LongLine):
+            line, fault = data, too_large(data.told, self.limit)
+        else:
+            # Not strict: one broken letter in a text is no reason to lose an answer.
+            text = data.decode(errors="replace")
+            if (message := message_in(text)) is not None:
+                return message
+            self._tell(text, told)
+            line = LongLine(len(data), ended=True, head=data[:_KEPT], tail=data[-_KEPT:])
+            fault = Fault("unusable", "answered", "the answer is no message of MCP")
+        answers = line.answers()
+        return None if answers is None else fault.answer_to(answers)
+
+    def _tell(self, text: str, told: str) -> None:
         level = logging.DEBUG if self._is_warned else logging.WARNING
         more = "" if self._is_warned else ". Others of this server are logged at level DEBUG"
         self._is_warned = True
-        logger.log(level, "%s %s that is no MCP message: %r%s", label, told, redacted(text[:_SHOWN], secrets), more)
-
-
-def message_or_fault(
-    text: str, *, label: str, told: str, secrets: Sequence[str], strays: Strays
-) -> SessionMessage | None:
-    """The message. Where there is none, `strays` tells of it, and an error answers the request that the text answers,
-    which would otherwise wait for its time limit. `told`: see `Strays.tell`."""
-    message = message_in(text)
-    if message is not None:
-        return message
-    strays.tell(text, label=label, told=told, secrets=secrets)
-    line = text.encode(errors="replace")
-    answers = LongLine(len(line), ended=True, head=line[:_KEPT], tail=line[-_KEPT:]).answers()
-    if answers is None:
-        return None
-    return Fault("unusable", "answered", "the answer is no message of MCP").answer_to(answers)
+        shown = redacted(text, self.spec.secrets)[:_SHOWN]  # cut last: a part of a secret is not found
+        logger.log(level, "%s %s that is no MCP message: %r%s", self.spec.label, told, shown, more)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 from ..daemon_threads import call_in_daemon_thread
-from .messages import CLOSED, LineSplitter, LongLine, Strays, message_or_fault, too_large, written
+from .messages import CLOSED, Incoming, LineSplitter, LongLine, written
 from .watchdog import MARK, strays, watchdog
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -258,22 +258,10 @@ Reading = MemoryObjectSendStream[SessionMessage | Exception]
 class StdioStreams:
     """The messages of one process, for the SDK's client."""
 
-    def __init__(
-        self,
-        process: ServerProcess,
-        *,
-        label: str,
-        max_answer_bytes: int,
-        secrets: Sequence[str],
-        strays: Strays,
-        on_end: Callable[[str], None],
-    ) -> None:
+    def __init__(self, process: ServerProcess, incoming: Incoming, on_end: Callable[[str], None]) -> None:
         """`on_end` hears that nothing more will come, and why where the server is not the one who ended it."""
         self._process = process
-        self._label = label
-        self._limit = max_answer_bytes
-        self._secrets = tuple(secrets)
-        self._strays = strays
+        self._incoming = incoming
         self._on_end = on_end
         self._flushed = anyio.Event()
         self._has_spoken = False
@@ -307,7 +295,7 @@ class StdioStreams:
                 stream.close()
 
     async def _read(self, to_client: Reading) -> None:
-        lines = LineSplitter(self._limit)
+        lines = LineSplitter(self._incoming.limit)
         with contextlib.suppress(OSError):
             try:
                 with to_client, contextlib.suppress(*CLOSED):
@@ -339,19 +327,10 @@ class StdioStreams:
             self._flushed.set()
 
     def _message(self, line: bytes | LongLine) -> SessionMessage | None:
-        if isinstance(line, LongLine):
-            return self._instead_of(line)
-        if not line.strip():
-            return None
-        # Not strict: one broken letter in a text is no reason to lose an answer.
-        text, told = line.decode(errors="replace"), "wrote a line to stdout"
-        return message_or_fault(text, label=self._label, told=told, secrets=self._secrets, strays=self._strays)
-
-    def _instead_of(self, line: LongLine) -> SessionMessage | None:
-        """An error for the request that the line answers. The whole session ends where that cannot be told."""
-        answers = line.answers()
-        if not line.ended or answers is None:
+        """The session ends where a line is too long and it cannot be told what it answers."""
+        if isinstance(line, LongLine) and not line.can_be_skipped:
             self._fault = (
                 f"a line of {line.told} came on stdout, above max_answer_mb of the server, and could not be skipped"
             )
-        return None if answers is None else too_large(line.told, self._limit).answer_to(answers)
+        is_blank = isinstance(line, bytes) and not line.strip()
+        return None if is_blank else self._incoming.message(line, "wrote a line to stdout")

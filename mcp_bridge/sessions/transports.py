@@ -20,7 +20,6 @@ import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import get_default_environment, stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.message import SessionMessage
 from mcp_types import Implementation, ServerNotification
 
 from ..access.logins import ClientLogin, KeptLogin, Login
@@ -34,7 +33,7 @@ from .answering import Answers
 from .handlers import Handlers
 from .http_client import ContainedClient, HttpFaults, SseStreams
 from .listing import Catalogue, Notices, watched
-from .messages import CLOSED, Strays, complete
+from .messages import Incoming
 from .protocol_version import Era, agree, client_mode, is_handshake
 from .stdio import ServerProcess, StderrTail, StdioStreams
 
@@ -127,7 +126,7 @@ class Transport:
         self._handlers = given if roots is None else replace(given, roots=roots)
         self._url_era: Era | None = None
         self._notices = Notices()
-        self._strays = Strays()
+        self._incoming = Incoming(spec)
         self.starts = anyio.CapacityLimiter(_MOST_STARTS if isinstance(spec, StdioSpec) else _MOST_HANDSHAKES)
         self._ssl: ssl.SSLContext | None = None
         self._login = login
@@ -194,7 +193,7 @@ class Transport:
         }
         opened: AbstractAsyncContextManager[Client]
         if isinstance(spec, StdioSpec):
-            opened = _stdio(spec, options, notes, self._strays)
+            opened = _stdio(spec, options, notes, self._incoming)
         elif isinstance(spec, HttpSpec):
             opened = self._http(spec, era, options, notes)
         else:
@@ -266,15 +265,7 @@ class Transport:
         if era == "sse":
             notes.session_id = "of the stream"
             async with httpx2.AsyncClient(**settings) as http:
-                streams = SseStreams(
-                    address,
-                    http,
-                    label=spec.label,
-                    max_answer_bytes=most,
-                    secrets=spec.secrets,
-                    strays=self._strays,
-                    on_end=notes.note_end,
-                )
+                streams = SseStreams(address, http, self._incoming, notes.note_end)
                 async with Client(streams.open(), **options) as client:
                     yield client
             return
@@ -287,26 +278,23 @@ class Transport:
             http = await stack.enter_async_context(contained)
             # The size of events is bounded by `ContainedClient`, whose fault costs one call and not the session.
             streamable = streamable_http_client(address, http_client=http, max_sse_event_size=None)
-            if transport is None:
-                streamable = _completed(streamable)
-            else:
-                from .direct_calls import DirectCalls
+            from .direct_calls import DirectCalls  # loads aiohttp, which other servers do without
 
-                streamable = DirectCalls(
-                    streamable,
-                    http,
-                    transport,
-                    spec.url,
-                    most_bytes=most,
-                    session_id=lambda: notes.session_id,
-                    is_open=lambda: notes.is_open,
-                ).open()
+            streamable = DirectCalls(
+                streamable,
+                http,
+                transport,
+                spec.url,
+                most_bytes=most,
+                session_id=lambda: notes.session_id,
+                is_open=lambda: notes.is_open,
+            ).open()
             yield await stack.enter_async_context(Client(streamable, **options))
 
     @contextlib.asynccontextmanager
     async def _connected(self, spec: HttpSpec) -> AsyncIterator[Connections | None]:
         """The connections of all sessions, or None where each session makes its own: through a proxy, and in trio."""
-        from .connections import Connections  # loads aiohttp, which other servers do without
+        from .connections import Connections
 
         proxy = spec.access.proxy
         if proxy or (proxy is None and environment_proxy(spec.url)) or not _on_asyncio():
@@ -320,31 +308,12 @@ class Transport:
 
 
 @contextlib.asynccontextmanager
-async def _completed(streams: AbstractAsyncContextManager[Any]) -> AsyncIterator[Any]:
-    """The SDK's streams, with the kind of a result where the server leaves it out: see `complete`."""
-    to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-
-    async def relay(received: Any) -> None:
-        with to_client, contextlib.suppress(*CLOSED):
-            async for item in received:
-                await to_client.send(complete(item) if isinstance(item, SessionMessage) else item)
-
-    async with streams as (received, to_server), anyio.create_task_group() as group:
-        with from_server:
-            group.start_soon(relay, received)
-            try:
-                yield from_server, to_server
-            finally:
-                group.cancel_scope.cancel()
-
-
-@contextlib.asynccontextmanager
-async def _stdio(spec: StdioSpec, options: dict[str, Any], notes: Notes, strays: Strays) -> AsyncIterator[Client]:
+async def _stdio(spec: StdioSpec, options: dict[str, Any], notes: Notes, incoming: Incoming) -> AsyncIterator[Client]:
     tail = notes.stderr = StderrTail()
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(tail.follow)
-            async with _with_world_dir(spec) as own, Client(_started(own, tail, notes, strays), **options) as client:
+            async with _with_world_dir(spec) as own, Client(_started(own, tail, notes, incoming), **options) as client:
                 yield client
             group.cancel_scope.cancel()
     finally:
@@ -413,7 +382,7 @@ def _refuse_links_outside(folder: str, seed: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _started(spec: StdioSpec, tail: StderrTail, notes: Notes, strays: Strays) -> AsyncIterator[Any]:
+async def _started(spec: StdioSpec, tail: StderrTail, notes: Notes, incoming: Incoming) -> AsyncIterator[Any]:
     env = {**get_default_environment(), CONTROL_ENV: "1", **spec.env}
     if sys.platform == "win32":
         # Process groups are a matter of POSIX; there the SDK puts a server and what it starts into a job.
@@ -426,15 +395,7 @@ async def _started(spec: StdioSpec, tail: StderrTail, notes: Notes, strays: Stra
         return
     process = notes.process = ServerProcess([spec.command, *spec.args], env=env, cwd=spec.cwd, stderr=tail.file)
     tail.close_write_end()
-    stdio = StdioStreams(
-        process,
-        label=spec.label,
-        max_answer_bytes=spec.options.max_answer_bytes,
-        secrets=spec.secrets,
-        strays=strays,
-        on_end=notes.note_end,
-    )
-    async with stdio.open() as streams:
+    async with StdioStreams(process, incoming, notes.note_end).open() as streams:
         yield streams
 
 

@@ -7,6 +7,7 @@ a `ToolFailure` is infrastructure breaking during a run and leaves the rollout u
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NoReturn
 
@@ -175,3 +176,10 @@ def kind_of(value: object) -> str:
     """What a value is, for a message: `a list`, `an int`, `None`."""
     name = type(value).__name__
     return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+
+
+def positive(name: str, value: float) -> float:
+    """`value` where it is a finite number above zero; `SourceError` otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise SourceError(f"{name} is {value!r}; it must be a number above 0")
+    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -124,3 +125,27 @@ class ToolResult(BaseModel, frozen=True):
     all of it. Not written into traces. Whoever changes `text` sets it to None."""
     meta: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
     """The server's `_meta` of the result, as `content`."""
+
+
+EMPTY = "(empty result)"
+EMPTY_ERROR = "The tool reported an error without a message."
+
+
+def error_result(text: str, kind: ErrorKind, *, structured: Any = None) -> ToolResult:
+    """A mistake that the policy reads and can act on."""
+    return ToolResult(text=text, structured=structured, is_error=True, error_kind=kind)
+
+
+def compact_json(value: Any) -> str:
+    """JSON without spaces, with letters as they are."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def capped(result: ToolResult, max_chars: int, *, duration_s: float) -> ToolResult:
+    """`result` with at most `max_chars` characters of its text, then a line that says what was cut."""
+    cut = len(result.text) - max_chars
+    if cut <= 0:
+        return result.model_copy(update={"duration_s": duration_s})
+    text = f"{result.text[:max_chars]}\n[{cut} more characters were cut; ask for less at a time]"
+    changes = {"text": text, "truncated_chars": result.truncated_chars + cut, "duration_s": duration_s, "content": None}
+    return type(result)(**{**result.__dict__, **changes})

@@ -38,9 +38,8 @@ import anyio
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_bridge.errors import CallTimeout, ServerDied, SourceError
-from mcp_bridge.records import Tool, ToolResult
+from mcp_bridge.records import Tool, ToolResult, compact_json, error_result
 from mcp_bridge.safe_text import did_you_mean
-from mcp_bridge.toolsets.results import compact_json, error
 from mcp_bridge.world import Setup, World, WorldSource
 
 from .recorded.cassette import canonical, json_in
@@ -432,7 +431,7 @@ class _Call:
         return result.model_copy(update={"notes": (*result.notes, str(fault))})
 
     def noted(self, given: _Given, detail: str, text: str) -> ToolResult:
-        return self.note(given, detail, error(text, "tool_error"))
+        return self.note(given, detail, error_result(text, "tool_error"))
 
     def log(self, given: _Given, detail: str, *, scored: bool) -> InjectedFault:
         fault = InjectedFault(

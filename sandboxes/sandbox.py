@@ -16,9 +16,8 @@ from typing import Any, Self
 import anyio.lowlevel
 
 from mcp_bridge.errors import SourceError, ToolFailure, kind_of
-from mcp_bridge.records import ErrorKind, Tool, ToolResult
+from mcp_bridge.records import ErrorKind, Tool, ToolResult, compact_json, error_result
 from mcp_bridge.safe_text import and_more
-from mcp_bridge.toolsets.results import compact_json, error
 from mcp_bridge.world import Setup, World
 
 from .changes import Change, State, diff
@@ -184,7 +183,7 @@ class Sandbox(ABC):
             with self._all_or_nothing():
                 result = _result(self._run(name, dict(arguments)))
         except Refused as refusal:
-            return error(str(refusal), refusal.kind)
+            return error_result(str(refusal), refusal.kind)
         except ToolFailure:
             raise
         except (Exception, SystemExit) as failure:  # a tool that ends the program ends its call alone
@@ -199,9 +198,9 @@ class Sandbox(ABC):
 
         names = [tool.name for tool in self.tools]
         if name not in names and all(tool.name != name for tool in self.hidden_tools):
-            return error(unknown_tool(name, names), "unknown_tool")
+            return error_result(unknown_tool(name, names), "unknown_tool")
         problem = self._checker.problem(name, arguments, strict=strict)
-        return error(problem, "invalid_arguments") if problem else None
+        return error_result(problem, "invalid_arguments") if problem else None
 
     def prepare(self, setup: Setup | None) -> Self:
         """A fork, reset by `setup` (`seed`, `scenario`); without a setup, in this sandbox's present state.

@@ -44,9 +44,8 @@ from mcp.shared.auth import (
 from mcp.shared.auth_utils import resource_url_from_server_url
 from pydantic import AnyHttpUrl, AnyUrl, BaseModel, Field, ValidationError
 
-from .client_credentials import assertion, token_in, token_request
 from .redaction import public_url
-from .settings import LoginSettings, UserLogin, is_safe
+from .settings import LoginSettings, UserLogin, assertion, is_safe, token_in, token_request
 
 logger = logging.getLogger(__name__)
 
@@ -356,7 +355,18 @@ class KeptLogin(Login):
                 raise LoginFailed(
                     f"the login with {self._where} has ended, and it came without a refresh token. {_ADVICE}"
                 )
-            flow = self._refreshing(request, refused)
+            issuer = self._settings.issuer if self._settings is not None else None
+            if context.oauth_metadata is None and issuer is not None:
+                for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, context.server_url):
+                    response = yield create_oauth_metadata_request(url)
+                    _, context.oauth_metadata = await handle_auth_metadata_response(response)
+                    if context.oauth_metadata is not None:
+                        validate_metadata_issuer(context.oauth_metadata, issuer)
+                        break
+                else:
+                    raise OAuthFlowError("no metadata of an authorization server; give token_url in place of issuer")
+            context.token_expiry_time = _LONG_AGO
+            flow = self._by_the_provider(request, refused)
             try:
                 outgoing = await anext(flow)
                 while True:
@@ -365,29 +375,6 @@ class KeptLogin(Login):
                 await self._keep()
             finally:
                 await flow.aclose()
-
-    async def _refreshing(self, request: httpx2.Request, refused: httpx2.Response | None) -> Flow:
-        context = self._provider.context
-        if context.oauth_metadata is None and self._settings is not None and self._settings.issuer is not None:
-            issuer = self._settings.issuer
-            for url in build_oauth_authorization_server_metadata_discovery_urls(issuer, context.server_url):
-                response = yield create_oauth_metadata_request(url)
-                _, context.oauth_metadata = await handle_auth_metadata_response(response)
-                if context.oauth_metadata is not None:
-                    validate_metadata_issuer(context.oauth_metadata, issuer)
-                    break
-            else:
-                raise OAuthFlowError("no metadata of an authorization server; give token_url in place of issuer")
-        context.token_expiry_time = _LONG_AGO
-        flow = self._by_the_provider(request, refused)
-        try:
-            outgoing = await anext(flow)
-            while True:
-                outgoing = await flow.asend((yield outgoing))
-        except StopAsyncIteration:
-            return
-        finally:
-            await flow.aclose()
 
     async def _was_renewed_elsewhere(self) -> bool:
         newest = await anyio.to_thread.run_sync(read_tokens, self._key)

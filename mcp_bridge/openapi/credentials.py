@@ -15,9 +15,16 @@ from urllib.parse import quote, urljoin
 import anyio
 import httpx
 
-from ..access.client_credentials import token_in, token_request
 from ..access.redaction import public_url
-from ..access.settings import LoginSettings, login_secrets, refuse_unknown, require_safe, signing_key
+from ..access.settings import (
+    LoginSettings,
+    login_secrets,
+    refuse_unknown,
+    require_safe,
+    signing_key,
+    token_in,
+    token_request,
+)
 from ..errors import SourceError, ToolFailure
 from .document import Document, Operation, SecurityScheme
 

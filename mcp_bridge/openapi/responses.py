@@ -11,8 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ..errors import ToolFailure
-from ..records import ToolResult
-from ..toolsets.results import compact_json, error
+from ..records import ToolResult, compact_json, error_result
 from .references import strict_json
 from .requests import bare_type, is_json
 
@@ -81,7 +80,7 @@ def to_result(
     if not (tells_401 and answer.status == 401):
         _refuse_failures(answer, operation, needs, hide)
     structured, text = _content(answer, operation, hide, is_error=True)
-    return error(f"{answer.line}: {text}" if text else answer.line, "tool_error", structured=structured)
+    return error_result(f"{answer.line}: {text}" if text else answer.line, "tool_error", structured=structured)
 
 
 def _refuse_failures(answer: Answer, operation: str, needs: str, hide: Callable[[str], str]) -> None:

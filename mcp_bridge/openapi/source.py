@@ -19,10 +19,9 @@ from ..access.redaction import Hiding, public_url, redacted
 from ..access.settings import environment_proxy
 from ..errors import CallTimeout, SourceError, ToolFailure
 from ..ledger import current_call
-from ..records import Tool, ToolResult, WorldKind
+from ..records import Tool, ToolResult, WorldKind, error_result
 from ..safe_text import and_more
 from ..sources.specs import OpenApiSpec, more_time
-from ..toolsets.results import error
 from ..world import Setup
 from .credentials import Credentials, Fixed, Tokens
 from .document import Document, Operation, read_document
@@ -144,7 +143,7 @@ class _ApiWorld:
         timeout_s: float | None = None,
     ) -> ToolResult:
         if name not in self._tools:
-            return error(f"There is no tool {name!r}.", "unknown_tool")
+            return error_result(f"There is no tool {name!r}.", "unknown_tool")
         return await self._caller.call(self._tools[name], arguments, self._cookies, timeout_s)
 
     async def state(self) -> dict[str, Any] | None:
@@ -252,7 +251,7 @@ class _Caller:
             request, access = self._request(tool.operation, prepared, cookies, timeout_s)
         except Unwritable as problem:
             text = f"Invalid arguments for {tool.tool.name}; nothing was called.\n- {problem}"
-            return error(text, "invalid_arguments")
+            return error_result(text, "invalid_arguments")
         where = f"{tool.operation.method.upper()} {tool.operation.path} of {self._spec.label}"
         try:
             answer = await self._answer(request, access, cookies, tool.operation, where)

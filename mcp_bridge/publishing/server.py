@@ -34,11 +34,10 @@ from ..control_tools import (
     WORLD_META,
     WORLD_STATE,
 )
-from ..errors import BridgeError, SourceError, kind_of
+from ..errors import BridgeError, SourceError, kind_of, positive
 from ..records import LeftOut, Tool, ToolResult
 from ..sessions.handlers import Handlers, LogEntry, LogListener, Progress, log_listener, progress_listener
 from ..sources.connecting import FaultInjection, connect
-from ..toolsets.results import positive
 from ..toolsets.toolset import Toolset
 from ..world import ForkableWorld, World, WorldSource, not_simulated
 from .listener import serve_app, serve_stdio

@@ -22,10 +22,8 @@ from pydantic_core import from_json
 
 from ..control_tools import CALL_META
 from ..errors import ToolFailure
-from ..records import ToolResult
+from ..records import EMPTY, EMPTY_ERROR, ToolResult, compact_json, error_result
 from ..sources.server_options import ServerOptions
-from ..toolsets.results import EMPTY, EMPTY_ERROR, compact_json
-from ..toolsets.results import error as error_result
 from ..toolsets.schema_checks import result_check
 from .messages import CLOSED, unwritable
 from .protocol_version import is_handshake
@@ -225,7 +223,7 @@ _WORD_GOES_ON = re.compile(r"[\w+-]|\.\w")
 
 
 def from_mcp(result: CallToolResult, *, reader: str | None = None) -> ToolResult:
-    """A server's result as a record. The text is not capped here; see `mcp_bridge.toolsets.results.capped`.
+    """A server's result as a record. The text is not capped here; see `mcp_bridge.records.capped`.
 
     `reader`: the tool that reads linked resources, where there is one; links then say so. What the text does not tell
     of the structured content follows it as JSON.

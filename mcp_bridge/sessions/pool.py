@@ -12,9 +12,7 @@ import anyio.abc
 from ..errors import ServerDied, ToolFailure
 from .session import Session
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Whether a session that waits for a world would still answer.
-
+logger = logging.getLogger(__name__)
 
 FRESH_S = 5.0
 """An answer is taken to hold for so long."""
@@ -40,29 +38,18 @@ class Spare:
     async def take(self) -> bool:
         """End the watch; whether the session still answers. Asked where the last answer is some seconds old."""
         self.leave()
-        if self.session.dead:
-            return False
-        return anyio.current_time() - self._answered_at < FRESH_S or await self._answers()
+        if not self.session.dead and anyio.current_time() - self._answered_at >= FRESH_S:
+            try:
+                await self.session.check(ANSWER_S)
+            except ToolFailure as error:
+                logger.warning("a waiting session is given up: %s", error)
+                return False
+        return not self.session.dead
 
     def leave(self) -> None:
         """End the watch."""
         self._watch.cancel()
 
-    async def _answers(self) -> bool:
-        if self.session.dead:
-            return False
-        try:
-            await self.session.check(ANSWER_S)
-        except ToolFailure as error:
-            logger.warning("a waiting session is given up: %s", error)
-            return False
-        self._answered_at = anyio.current_time()
-        return True
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-
-logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 60.0

@@ -21,10 +21,9 @@ from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, INVALID_REQUEST, METHOD
 
 from ..control_tools import CONTROL_META
 from ..errors import Delivery, ServerDied, ToolFailure
-from ..records import ErrorKind, ToolResult
+from ..records import ErrorKind, ToolResult, error_result
 from ..sources.environment import WORLD_DIR
 from ..sources.specs import HttpSpec, ServerObjectSpec, StdioSpec, more_time
-from ..toolsets.results import error as error_result
 from .answering import is_refusal
 from .listing import NotOffered
 from .messages import CLOSED, Fault, is_answer, is_closed, is_made_by_the_client

@@ -23,9 +23,8 @@ import anyio
 import anyio.abc
 
 from ..access.redaction import is_url, shown_arguments, shown_text, url_secrets
-from ..errors import SourceError, as_itself, kind_of
+from ..errors import SourceError, as_itself, kind_of, positive
 from ..sessions.handlers import Handlers
-from ..toolsets.results import positive
 from ..toolsets.toolset import Limits, Part, Toolset, look_at
 from ..world import WorldSource
 from .functions import FunctionSource, function_name

@@ -19,8 +19,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnot
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure, kind_of
-from ..records import Tool, ToolAnnotations, ToolResult, WorldKind
-from ..toolsets.results import EMPTY, compact_json, error
+from ..records import EMPTY, Tool, ToolAnnotations, ToolResult, WorldKind, compact_json, error_result
 from ..toolsets.schema_checks import compiled_schema, schema_errors
 from ..world import Setup
 
@@ -104,7 +103,7 @@ class FunctionTool:
         try:
             own = copy.deepcopy(dict(arguments))
         except RecursionError:
-            return error(f"{self.tool.name}: the arguments are nested too deeply", "invalid_arguments")
+            return error_result(f"{self.tool.name}: the arguments are nested too deeply", "invalid_arguments")
         converted = self.convert(own)
         if isinstance(converted, ToolResult):
             return converted
@@ -116,7 +115,7 @@ class FunctionTool:
                 failure.delivery = "answered"  # it came back, and says that it failed
             raise
         except Exception as problem:
-            return error(f"{type(problem).__name__}: {problem}", "tool_error")
+            return error_result(f"{type(problem).__name__}: {problem}", "tool_error")
         except SystemExit as problem:
             # Code that was written for a command line must not end a run of thousands of rollouts.
             raise ToolFailure(
@@ -129,7 +128,7 @@ class FunctionTool:
         try:
             model = self._arguments.model_validate(dict(arguments))
         except ValidationError as problem:
-            return error(_conversion_problem(self.tool.name, problem), "invalid_arguments")
+            return error_result(_conversion_problem(self.tool.name, problem), "invalid_arguments")
         # Only what was given: the function's own defaults stay the function's own.
         given = model.model_fields_set
         return {name: getattr(model, field) for field, name in self._parameters.items() if field in given}

@@ -20,14 +20,13 @@ import anyio.abc
 import anyio.to_thread
 
 from ..control_tools import DEFAULT_WORLD
-from ..errors import CallTimeout, SourceError, ToolFailure, as_itself, raise_as_itself, ungrouped
+from ..errors import CallTimeout, SourceError, ToolFailure, as_itself, positive, raise_as_itself, ungrouped
 from ..guard import Named, Turns, choose, dangerous, refuse_in_training, require_known, told_apart
 from ..ledger import Entry, Ledger, LedgerLine, call_once
-from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind
+from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind, capped, error_result
 from ..sources.server_options import ServerOptions
 from ..sources.specs import Spec
 from ..world import ForkableWorld, SaidBySource, Setup, World, WorldCopy, WorldSource
-from .results import capped, error, positive
 from .schema_checks import split_usable
 from .tool_text import tools_markdown
 from .validation import ArgumentChecker, unknown_tool
@@ -131,14 +130,8 @@ def revisions_of(parts: Sequence[Part]) -> list[int]:
 def _checked(
     parts: Sequence[Part], chosen: Sequence[tuple[list[Tool], list[LeftOut]]]
 ) -> tuple[list[Offer], ArgumentChecker]:
-    offers = _offers_of(parts, chosen)
-    lenient = [tool.name for offer in offers if offer.part.is_lenient for tool in offer.tools]
-    return offers, ArgumentChecker([tool for offer in offers for tool in offer.tools], lenient=lenient)
-
-
-def _offers_of(parts: Sequence[Part], chosen: Sequence[tuple[list[Tool], list[LeftOut]]]) -> list[Offer]:
-    """The tools of all parts under names of their own. `chosen`: those of each part that the user wants, and those left
-    out.
+    """The tools of all parts under names of their own, and the checker of their arguments. `chosen`: those of each part
+    that the user wants, and those left out.
 
     What a source itself left out, and says so in an attribute `left_out`, is kept with the rest. So are tools whose
     schema cannot be used.
@@ -157,7 +150,8 @@ def _offers_of(parts: Sequence[Part], chosen: Sequence[tuple[list[Tool], list[Le
         if dropped:
             raise SourceError(f"{labels}: no tool is left. Left out are {', '.join(dropped)}")
         raise SourceError(f"{labels}: no tools at all; give a source that has some")
-    return offers
+    lenient = [tool.name for offer in offers if offer.part.is_lenient for tool in offer.tools]
+    return offers, ArgumentChecker([tool for offer in offers for tool in offer.tools], lenient=lenient)
 
 
 class Toolset:
@@ -465,10 +459,11 @@ class CheckedWorld:
         entry = self.ledger.open(name, arguments, call_id)
         found = self._by_name.get(name) if isinstance(name, str) else None
         if found is None:
-            return self._refused(entry, error(unknown_tool(name, [tool.name for tool in self._tools]), "unknown_tool"))
+            told = unknown_tool(name, [tool.name for tool in self._tools])
+            return self._refused(entry, error_result(told, "unknown_tool"))
         problem = self._checker.problem(name, arguments)
         if problem is not None:
-            return self._refused(entry, error(problem, "invalid_arguments"))
+            return self._refused(entry, error_result(problem, "invalid_arguments"))
         part, tool, world = found
         return await call_once(
             entry,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.access.redaction import redacted, require_http_url
 from mcp_bridge.errors import SourceError, ToolFailure
-from mcp_bridge.records import Tool
-from mcp_bridge.toolsets.results import compact_json
+from mcp_bridge.records import Tool, compact_json
 from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 
 from .call_index import Index, Key, similarity

@@ -23,8 +23,8 @@ from mcp_types import (
 
 import mcp_bridge
 from mcp_bridge import Tool, ToolResult
+from mcp_bridge.records import capped
 from mcp_bridge.sessions.listing import from_mcp
-from mcp_bridge.toolsets.results import capped
 from mcp_bridge.toolsets.validation import ArgumentChecker, unknown_tool
 
 REFUND = Tool(

@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mcp_bridge.records import Tool, ToolAnnotations, ToolResult
-from mcp_bridge.toolsets.results import compact_json
+from mcp_bridge.records import Tool, ToolAnnotations, ToolResult, compact_json
 from sandboxes.recorded import record
 
 _TEXT = {"type": "string"}

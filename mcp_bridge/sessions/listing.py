@@ -43,11 +43,6 @@ _RESOURCE_NOT_FOUND = -32002
 _OWN_CODES = range(-32768, -31999)
 _MOST_TEMPLATES = 1000
 _READ_ONLY = types.ToolAnnotations(read_only_hint=True, idempotent_hint=True, destructive_hint=False)
-_CURSOR = {
-    "type": "object",
-    "properties": {"cursor": {"type": "string", "description": "Where the list goes on, as the last answer said."}},
-    "additionalProperties": False,
-}
 
 
 class NotOffered(Exception):
@@ -172,42 +167,31 @@ def _more(cursor: str | None) -> list[str]:
     return [f"[the list goes on: call again with cursor {cursor!r}]"] if cursor is not None else []
 
 
-_LIST_RESOURCES = types.Tool(
-    name="list_resources",
-    description="List what the server has to read: one URI in a line. In a template, fill in what is in braces.",
-    input_schema=_CURSOR,
-    annotations=_READ_ONLY,
+def _reading_tool(name: str, description: str, properties: dict[str, Any], *required: str) -> types.Tool:
+    schema = {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
+    if not required:
+        del schema["required"]
+    return types.Tool(name=name, description=description, input_schema=schema, annotations=_READ_ONLY)
+
+
+_CURSOR = {"cursor": {"type": "string", "description": "Where the list goes on, as the last answer said."}}
+_NAME = {"type": "string", "minLength": 1}
+_LIST_RESOURCES = _reading_tool(
+    "list_resources",
+    "List what the server has to read: one URI in a line. In a template, fill in what is in braces.",
+    _CURSOR,
 )
-_READ_RESOURCE = types.Tool(
-    name="read_resource",
-    description="Read a resource of the server by its URI.",
-    input_schema={
-        "type": "object",
-        "properties": {"uri": {"type": "string", "minLength": 1}},
-        "required": ["uri"],
-        "additionalProperties": False,
-    },
-    annotations=_READ_ONLY,
+_READ_RESOURCE = _reading_tool("read_resource", "Read a resource of the server by its URI.", {"uri": _NAME}, "uri")
+_LIST_PROMPTS = _reading_tool(
+    "list_prompts",
+    "List the server's prompts, ready-made instructions, with the arguments that each takes.",
+    _CURSOR,
 )
-_LIST_PROMPTS = types.Tool(
-    name="list_prompts",
-    description="List the server's prompts, ready-made instructions, with the arguments that each takes.",
-    input_schema=_CURSOR,
-    annotations=_READ_ONLY,
-)
-_GET_PROMPT = types.Tool(
-    name="get_prompt",
-    description="Get the text of a prompt of the server.",
-    input_schema={
-        "type": "object",
-        "properties": {
-            "name": {"type": "string", "minLength": 1},
-            "arguments": {"type": "object", "additionalProperties": {"type": "string"}},
-        },
-        "required": ["name"],
-        "additionalProperties": False,
-    },
-    annotations=_READ_ONLY,
+_GET_PROMPT = _reading_tool(
+    "get_prompt",
+    "Get the text of a prompt of the server.",
+    {"name": _NAME, "arguments": {"type": "object", "additionalProperties": {"type": "string"}}},
+    "name",
 )
 
 

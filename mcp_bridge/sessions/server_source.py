@@ -78,6 +78,7 @@ class ServerSource:
         self.hiding = Hiding(lambda: transport.spec.credentials, transport.spec.label)
         """Keeps the server's credentials out of its results."""
         self.control = _control_tools(first.listed, self.spec.label)
+        self._live = _live_tools(first.listed, self.spec.label)
         self._listed = first.listed
         self._takes_tasks = takes_tasks(first.catalogue.client)
         named = first.catalogue.client.server_info
@@ -218,8 +219,7 @@ class ServerSource:
         processes each work on a copy of the user's folder, those that do not say that they reach an open world; none
         once a file outside it changed during a call."""
         if self.control:
-            live = {name for tool in self._listed for name in (tool.meta or {}).get(LIVE_META, ())}
-            return [tool for tool in self.tools if tool.name not in live]
+            return [tool for tool in self.tools if tool.name not in self._live]
         has_copy = isinstance(self.spec, StdioSpec) and self.spec.seed_folder is not None
         has_copy = has_copy and not (self.shared_files is not None and self.shared_files.may_be_written)
         return [tool for tool in self.tools if has_copy and not tool.annotations.open_world]
@@ -280,6 +280,10 @@ class ServerSource:
         await session.load_changes()
         if len(session.listed) == len(self._listed) and all(map(operator.is_, session.listed, self._listed)):
             return
+        try:
+            self._live = _live_tools(session.listed, self.label)
+        except SourceError as error:
+            raise ToolFailure(f"the tools have changed and cannot be used: {error}", delivery="not_sent") from error
         self._listed = session.listed
         tools = self._tools_of(session)
         if tools == self.tools:
@@ -638,6 +642,21 @@ def _control_tools(listed: Sequence[mcp_types.Tool], label: str) -> dict[str, st
     if control and missing:
         raise SourceError(f"{label} offers the control tools {sorted(control)} but not {sorted(missing)}")
     return control
+
+
+def _live_tools(listed: Sequence[mcp_types.Tool], label: str) -> frozenset[str]:
+    """The names that `LIVE_META` lists. Raises `SourceError` for what is no list of the server's tools: a tool that was
+    meant would count as simulated."""
+    plain, live = [tool.name for tool in listed if not _is_control(tool)], set[str]()
+    for tool in listed:
+        names = (tool.meta or {}).get(LIVE_META, [])
+        if not isinstance(names, list) or any(name not in plain for name in names):
+            raise SourceError(
+                f"{label}: tool {tool.name!r} has {LIVE_META!r}: {names!r:.200}; it must be a list of the names of "
+                f"tools that reach something outside of their world. The tools are: {', '.join(plain)}"
+            )
+        live.update(names)
+    return frozenset(live)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ def balances_experts(model: Any) -> bool:
 IGNORED = -100
 HeadForward = Callable[[torch.Tensor], torch.Tensor]
 """[U, H] -> [U, V]"""
-_HEAD_CHUNK = 512
+_HEAD_CHUNK = 128
 """Predicting nodes per chunk: the [chunk, V] logits are the only large tensor, and are never all there at once."""
 
 

@@ -124,3 +124,42 @@ def test_a_group_that_a_program_named_last_before_it_was_killed_is_ended_too() -
         for end in (told, tell):
             os.close(end)
         assert server.wait(60) == -signal.SIGTERM
+
+
+TWO_WORLDS = """
+import anyio, sys, mcp_bridge
+config = {"mcpServers": {"s": {"command": sys.executable, "args": sys.argv[1:], "toolbake": {"warm": 0}}}}
+async def main():
+    async with mcp_bridge.connect(config) as toolset, toolset.open_world("one") as one:
+        await one.call("read", {})
+        print("one", flush=True)
+        input()
+        async with toolset.open_world("two") as two:
+            await two.call("read", {})
+            print("two", flush=True)
+            await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+
+def test_none_is_left_where_the_process_that_watches_was_killed_before_the_program(file: Path) -> None:
+    server = [str(LOOP.with_name("breaking.py")), "--grandchild", str(file)]
+    command = [sys.executable, "-c", TWO_WORLDS, *server]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert program.stdout.readline() == "one\n"
+        (watching,) = [one for one in psutil.Process(program.pid).children() if str(WATCHDOG) in one.cmdline()]
+        watching.kill()
+        while _lives(watching.pid):
+            time.sleep(0.01)
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "two\n"
+        pids = [int(line) for line in file.read_text().split()]
+        assert len(pids) >= 8
+        program.kill()
+    deadline = time.monotonic() + SOON_S
+    while any(map(_lives, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_lives, pids))

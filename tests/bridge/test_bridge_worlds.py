@@ -16,7 +16,7 @@ from mcp_types import ToolAnnotations
 
 import mcp_bridge
 from mcp_bridge import SourceError, Tool, ToolResult, World, WorldSource
-from mcp_bridge.control_tools import CONTROL_ENV
+from mcp_bridge.control_tools import CLOSE_WORLD, CONTROL_ENV, CONTROL_META, LIVE_META, OPEN_WORLD
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # that of `notebooks`
 
@@ -95,6 +95,41 @@ async def test_control_tools_are_neither_listed_nor_callable(notes_url: Callable
         result = await toolset.call("toolbake_close_world", {"world": "default"})
         assert result.error_kind == "unknown_tool"
         assert not (await toolset.call("list_notes", {})).is_error
+
+
+def make_server_with_live_tools(live: Any) -> MCPServer:
+    server = MCPServer("desk", log_level="ERROR")
+
+    @server.tool(meta={CONTROL_META: OPEN_WORLD, LIVE_META: live})
+    def begin(world: str, setup: dict[str, Any]) -> None:
+        pass
+
+    @server.tool(meta={CONTROL_META: CLOSE_WORLD})
+    def end(world: str) -> None:
+        pass
+
+    @server.tool()
+    def look() -> str:
+        return "nothing"
+
+    @server.tool()
+    def pay() -> str:
+        return "paid"
+
+    return server
+
+
+@pytest.mark.parametrize("live", ["pay", 7, {"pay": True}, ["pya"], [["pay"]], ["begin"]])
+async def test_live_tools_in_another_form_than_a_list_of_the_servers_tools_are_refused(live: Any) -> None:
+    told = rf"tool 'begin' has 'toolbake/live': {re.escape(repr(live))}; it must be a list.*The tools are: look, pay$"
+    with pytest.raises(SourceError, match=told):
+        async with mcp_bridge.connect(make_server_with_live_tools(live)):
+            pass
+
+
+async def test_the_live_tools_of_a_server_with_control_tools_are_not_simulated() -> None:
+    async with mcp_bridge.connect(make_server_with_live_tools(["pay"])) as toolset:
+        assert [tool.name for tool in toolset.simulated_tools] == ["look"]
 
 
 async def test_calls_carry_their_world_their_id_a_key_and_their_rollout(notebooks: mcp_bridge.Toolset) -> None:

@@ -1,11 +1,16 @@
-"""Listeners for clients: standard input and output, or a port on the loopback address or on any address with a key."""
+"""Listeners for clients: standard input and output, or a port on the loopback address or on any address with a key.
+
+Without a key only a client that means this machine may send requests.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import hmac
 import ipaddress
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -15,7 +20,6 @@ import anyio
 
 from ..daemon_threads import call_in_daemon_thread
 from ..errors import SourceError
-from .hosts import comes_from_this_machine, names_this_machine
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -95,6 +99,7 @@ async def serve_app(
     """
     import uvicorn
 
+    key = None if key is None else key.strip()
     listener = listen(host, port, key)
     guarded = for_this_machine(app, host) if key is None else with_key(app, key)
 
@@ -137,25 +142,37 @@ async def serve_app(
                 server.should_exit = True
 
 
-def listen(host: str, port: int, key: str | None) -> socket.socket:
-    """A bound socket. Raises `SourceError` as `serve_app` does."""
-    if key is not None and not key.strip():
-        raise SourceError("the key is empty; give one, or None for a server that only this machine reaches")
+def listen(host: str, port: int, key: str | None, *, key_name: str = "key") -> socket.socket:
+    """A bound socket. Raises `SourceError` as `serve_app` does; `key_name`: what it calls the key."""
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
+        raise SourceError(f"port is {port!r}; give a number from 0 (any free one) to 65535")
+    if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key):
+        raise SourceError(
+            f"the {key_name} is empty or holds blanks, line ends or characters that no client can send in a header; give "
+            "another key, or None for a server that only this machine reaches"
+        )
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (socket.gaierror, UnicodeError, OverflowError) as error:
-        raise SourceError(f"port {port} on {host!r} cannot be used ({error}); choose another one") from error
+    except (socket.gaierror, UnicodeError) as error:
+        raise SourceError(f"host is {host!r}, which is no address of this machine: {error}") from error
     if key is None and not ipaddress.ip_address(address[0]).is_loopback:
         raise SourceError(
-            f"host is {host!r}, which other machines reach, and there is no key; give one, or serve on 127.0.0.1"
+            f"host is {host!r}, which other machines can reach, and there is no key; give `{key_name}`, or "
+            "host='127.0.0.1' for this machine only"
         )
     listener = socket.socket(family, kind, protocol)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if os.name == "posix":  # lets a port be taken again right after its server has ended
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-    except (OSError, OverflowError) as error:
+        listener.listen(0)  # claims the port: two sockets may be bound to one port as long as none listens
+    except OSError as error:
         listener.close()
-        raise SourceError(f"port {port} on {host} cannot be used ({error}); choose another one") from error
+        if error.errno == errno.EADDRINUSE:
+            raise SourceError(
+                f"port {port} of {host} is in use by another program; stop it, choose another port, or port=0 for any"
+            ) from error
+        raise SourceError(f"cannot listen on port {port} of {host}: {error.strerror}") from error
     return listener
 
 
@@ -163,7 +180,7 @@ def with_key(app: App, key: str) -> App:
     """`app` for clients that send the key. All others are answered 401, without a word of what they sent."""
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and sends_key(scope, key.strip())):
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and sends_key(scope, key)):
             await app(scope, receive, send)
             return
         if scope["type"] == "http":
@@ -171,6 +188,33 @@ def with_key(app: App, key: str) -> App:
             await _refuse(send, 401, body, (b"www-authenticate", b"Bearer"))
 
     return guarded
+
+
+_HOST = re.compile(r"(?:\[(?P<ip>[^\]]*)\]|(?P<name>[\w.-]+))(?::\d*)?", re.ASCII)
+"""A host and maybe a port, and nothing else that a URL may have: no user, no path."""
+
+
+def names_this_machine(headers: Mapping[str, str], *, also: str = "localhost") -> bool:
+    """Whether `Host` is a loopback address, localhost or `also`. Another site's name that was made to lead here (DNS
+    rebinding) is none of them: a page of that site could send requests that browsers take for its own."""
+    return _is_this_machine(headers.get("host", ""), also)
+
+
+def comes_from_this_machine(headers: Mapping[str, str], *, also: str = "localhost") -> bool:
+    """Whether the page that sends the request, where one does (`Origin`), is of such a host."""
+    origin = headers.get("origin")
+    return origin is None or _is_this_machine(origin.partition("://")[2], also)
+
+
+def _is_this_machine(place: str, also: str) -> bool:
+    found = _HOST.fullmatch(place)
+    if found is None:
+        return False
+    host = (found["ip"] or found["name"] or "").lower()
+    try:
+        return host in ("localhost", also.lower()) or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def for_this_machine(app: App, host: str) -> App:

@@ -18,8 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from mcp_bridge.publishing.hosts import names_this_machine
-from mcp_bridge.publishing.listener import sends_key
+from mcp_bridge.publishing.listener import names_this_machine, sends_key
 
 from ..policies.models import DEFAULT_SAMPLING
 from ..policies.protocol import Sampling, StreamingPolicy

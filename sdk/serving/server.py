@@ -4,12 +4,10 @@ connections whose clients have a limited time to send a request."""
 from __future__ import annotations
 
 import asyncio
-import errno
 import ipaddress
 import logging
 import math
 import os
-import re
 import socket
 import threading
 from collections.abc import Callable
@@ -20,8 +18,9 @@ from typing import TYPE_CHECKING, Self
 import uvicorn
 from starlette.types import ASGIApp
 
+from mcp_bridge.errors import SourceError
 from mcp_bridge.extras import require_extra
-from mcp_bridge.publishing.listener import KEPT_OPEN_S
+from mcp_bridge.publishing.listener import KEPT_OPEN_S, listen
 
 from ..errors import ConfigError, ToolbakeError
 from ..policies.models import DEFAULT_SAMPLING
@@ -295,36 +294,10 @@ def check_drain(seconds: float) -> None:
 
 def bind(host: str, port: int, api_key: str | None) -> socket.socket:
     """A socket bound to an address. Raises `ConfigError` when that must not or cannot be."""
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
-        raise ConfigError(f"port is {port!r}; give a number from 0 (any free one) to 65535")
-    if api_key is not None and not re.fullmatch(r"[\x21-\x7e]+", api_key):
-        raise ConfigError(
-            "api_key is empty or holds blanks, line ends or characters that no client can send in a header; give "
-            "another key, or None for a server that only this machine reaches"
-        )
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (socket.gaierror, UnicodeError) as error:
-        raise ConfigError(f"host is {host!r}, which is no address of this machine: {error}") from error
-    if api_key is None and not ipaddress.ip_address(address[0]).is_loopback:
-        raise ConfigError(
-            f"`host` is {host!r}, which other machines can reach, and there is no key; "
-            "give `api_key`, or `host='127.0.0.1'` for this machine only"
-        )
-    listener = socket.socket(family, kind, protocol)
-    try:
-        if os.name == "posix":  # lets a port be taken again right after its server has ended
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(0)  # claims the port: two sockets may be bound to one port as long as none listens
-    except OSError as error:
-        listener.close()
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigError(
-                f"port {port} of {host} is in use by another program; stop it, choose another port, or `port=0` for any"
-            ) from error
-        raise ConfigError(f"cannot listen on port {port} of {host}: {error.strerror}") from error
-    return listener
+        return listen(host, port, api_key, key_name="api_key")
+    except SourceError as error:
+        raise ConfigError(str(error)) from error
 
 
 def address_of(listener: socket.socket) -> str:

@@ -23,8 +23,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mcp_bridge.publishing.hosts import names_this_machine
-from mcp_bridge.publishing.listener import sends_key
+from mcp_bridge.publishing.listener import names_this_machine, sends_key
 
 from ..errors import ConfigError, ToolbakeError
 from ..serving.server import Server, bind

@@ -434,7 +434,7 @@ async def test_a_key_is_asked_of_every_request_and_shown_nowhere(tools_file: Pat
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"port": 1, "host": "0.0.0.0"}, "which other machines reach"),
+        ({"port": 1, "host": "0.0.0.0"}, "which other machines can reach"),
         ({"port": 1, "key": " "}, "the key is empty"),
         ({"key": KEY}, "give a port as well"),
         ({"max_worlds": 0}, "max_worlds is 0"),

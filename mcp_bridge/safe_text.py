@@ -1,10 +1,12 @@
-"""Safe text: what models and tools wrote, made harmless for Markdown, HTML and terminals, and visibly cut."""
+"""Safe text: what models and tools wrote, made harmless for Markdown, HTML and terminals, and visibly cut; and JSON,
+read strictly."""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 import json
+import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
@@ -70,6 +72,38 @@ def inline(text: object, limit: int = 120) -> str:
 def one_line(text: str) -> str:
     """The text in `visible` form on a single line."""
     return " ".join(visible(text).split())
+
+
+def strict_json(text: str | bytes, *, unique_keys: bool = False) -> Any:
+    """The value of JSON text. Raises `ValueError` for anything else, for what Python alone takes for JSON (`NaN`, and
+    numbers such as 1e999 that no answer could repeat), and for deep nesting. `unique_keys`: also for a key that an
+    object has twice, of which Python would keep the last and say nothing."""
+    try:
+        return json.loads(text, object_pairs_hook=_once if unique_keys else None, **STRICT)
+    except RecursionError:
+        raise ValueError("nested too deeply to be read") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value; use a number or null")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError(f"{text[:40]} is out of range for a number; give a smaller one, or a text")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
+    return found
+
+
+STRICT: dict[str, Any] = {"parse_constant": _no_constant, "parse_float": _finite}
+"""What makes a decoder of the standard library strict."""
 
 
 def json_problem(error: json.JSONDecodeError) -> str:

@@ -19,7 +19,7 @@ from referencing.exceptions import PointerToNowhere, Unresolvable
 from ..access.redaction import header_credentials, public_url, redacted, url_secrets
 from ..access.settings import Access
 from ..errors import SourceError, kind_of
-from ..safe_text import json_problem
+from ..safe_text import json_problem, strict_json
 
 MOST_BYTES = 64 * 1024 * 1024
 """The largest document that is read."""
@@ -161,15 +161,6 @@ def _key(key: Any, where: str) -> str:
     if isinstance(key, str | int):
         return str(key)
     raise SourceError(f"{where} has the key {key!r}; keys must be strings")
-
-
-def strict_json(text: str | bytes) -> Any:
-    """The value of JSON text. Raises `ValueError`, also for `NaN` and `Infinity`, and `RecursionError`."""
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is not valid JSON")
-
-    return json.loads(text, parse_constant=refuse)
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

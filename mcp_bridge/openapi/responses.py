@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import ToolFailure
 from ..records import ToolResult, compact_json, error_result
-from .references import strict_json
+from ..safe_text import strict_json
 from .requests import bare_type, is_json
 
 _TEXTS = ("application/xml", "application/yaml", "application/javascript", "application/x-www-form-urlencoded")
@@ -125,7 +125,7 @@ def _content(answer: Answer, operation: str, hide: Callable[[str], str], *, is_e
         try:
             value = strict_json(answer.content)
             return value, compact_json(value)
-        except (ValueError, RecursionError) as problem:
+        except ValueError as problem:
             if bare and not is_error:
                 raise ToolFailure(
                     f"{operation} answered {answer.line} as {bare}, but that is not valid JSON ({problem}): "

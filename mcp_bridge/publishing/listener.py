@@ -148,8 +148,8 @@ def listen(host: str, port: int, key: str | None, *, key_name: str = "key") -> s
         raise SourceError(f"port is {port!r}; give a number from 0 (any free one) to 65535")
     if key is not None and not re.fullmatch(r"[\x21-\x7e]+", key):
         raise SourceError(
-            f"the {key_name} is empty or holds blanks, line ends or characters that no client can send in a header; give "
-            "another key, or None for a server that only this machine reaches"
+            f"the {key_name} is empty or holds blanks, line ends or characters that no client can send in a header; "
+            "give another key, or None for a server that only this machine reaches"
         )
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

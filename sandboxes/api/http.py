@@ -23,9 +23,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from mcp_bridge.openapi.document import MediaType, Parameter
-from mcp_bridge.openapi.references import strict_json
 from mcp_bridge.openapi.requests import form_parameter, has_style
 from mcp_bridge.openapi.tools import OperationTool
+from mcp_bridge.safe_text import strict_json
 
 from .access import brought
 from .maker import NOTHING
@@ -170,7 +170,7 @@ def body_value(shapes: Shapes, tool: OperationTool, content_type: str, content: 
         return _object(shapes, _media(tool, kind), _fields(content.decode()), unquote_plus)
     if kind == _MULTIPART:
         return _object(shapes, _media(tool, kind), _parts(content_type, content), str)
-    return _loaded(content)
+    return strict_json(content)
 
 
 def _fields(text: str, between: str = "&") -> list[Field]:
@@ -237,7 +237,7 @@ def typed(shapes: Shapes, schema: Any, text: str) -> Any:
     if "string" in shape.kinds and shape.typed:
         return text
     try:
-        found = _loaded(text)
+        found = strict_json(text)
     except ValueError:
         return text
     return (
@@ -269,7 +269,7 @@ def _object(shapes: Shapes, media: MediaType | None, fields: Sequence[Field], re
         is_list = shapes.of(schema).kind == "array"
         # A part of its own for each item, or one with all of them as JSON.
         whole = _as_json(read(own[0][1])) if is_list and len(own) == 1 else None
-        values = [_loaded(text) for _, text in own] if is_json else []
+        values = [strict_json(text) for _, text in own] if is_json else []
         parameter = form_parameter(name, encoding, schema)
         if isinstance(whole, list):
             value = whole
@@ -315,14 +315,6 @@ def _file_text(content: bytes) -> str:
 
 def _as_json(text: str) -> Any:
     try:
-        return _loaded(text)
+        return strict_json(text)
     except ValueError:
         return None
-
-
-def _loaded(text: str | bytes) -> Any:
-    """JSON. Raises `ValueError`."""
-    try:
-        return strict_json(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None

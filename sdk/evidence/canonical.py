@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_bridge.errors import kind_of
+from mcp_bridge.safe_text import strict_json
 
 from ..errors import RunFolderError
 
@@ -38,17 +39,10 @@ def canonical(value: Any) -> bytes:
 
 def parse(raw: bytes) -> dict[str, Any]:
     """The object in one line of JSON. Raises `ValueError` for anything else, `NaN` and deep nesting included."""
-    try:
-        value = json.loads(raw, parse_constant=_refused)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+    value = strict_json(raw)
     if not isinstance(value, dict):
         raise ValueError(f"it is {kind_of(value)}, not an object")
     return value
-
-
-def _refused(name: str) -> Any:
-    raise ValueError(f"{name} is not valid JSON")
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -22,7 +22,7 @@ from ..policies.endpoint import EndpointAgent
 from ..policies.model_source import ModelSource, check_model_source, model_label, open_agent
 from ..policies.protocol import Agent, Sampling
 from ..records import CallRecord, Message, Rollout
-from ..verifiers.answer_forms import strict_json
+from ..verifiers.answer_forms import json_document
 from ..verifiers.value_checks import shortened
 
 Read = TypeVar("Read")
@@ -277,7 +277,7 @@ class AsksModel:
 
 
 def _json_object(reply: str) -> dict[str, Any]:
-    found = strict_json(reply)
+    found = json_document(reply)
     if not isinstance(found, dict):
         raise ValueError("the verdict is not a JSON object")
     return found

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from mcp_bridge.records import Tool
+from mcp_bridge.safe_text import strict_json
 
-from ..policies.rendering.call_parsing import deeper_than, strict_json
+from ..policies.rendering.call_parsing import deeper_than
 from ..records import Message, ToolCall
 from .api_errors import ApiError, bad_request, shown
 
@@ -233,7 +234,7 @@ def read_body(raw: bytes, model: type[Model], harmless: Harmless) -> Model:
         )
     try:
         body = strict_json(raw)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise bad_request(f"the body is not JSON: {error}") from error
     if deeper_than(body, _MOST_LEVELS):
         raise bad_request(
@@ -450,7 +451,7 @@ def _call(call: Any, at: str) -> ToolCall:
         raise bad_request(f"{at}.function.arguments is no string; send the arguments as JSON text", f"{at}.function")
     try:
         value = strict_json(arguments or "{}")
-    except (ValueError, RecursionError):
+    except ValueError:
         value = None
     if isinstance(value, dict) and not deeper_than(value, _MOST_LEVELS):
         return ToolCall(id=call["id"], name=function["name"], arguments=value)

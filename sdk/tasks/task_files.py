@@ -10,7 +10,6 @@ import difflib
 import functools
 import io
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mcp_bridge import safe_text
 from mcp_bridge.errors import kind_of
 from mcp_bridge.extras import require_extra
 from mcp_bridge.safe_text import json_problem, shortened
@@ -326,31 +326,13 @@ def _text(path: Path) -> str:
 
 
 def strict_json(text: str, where: str) -> Any:
-    """Strict JSON: no NaN, and no key twice (Python would keep the last one and say nothing)."""
-
-    def refuse_constant(name: str) -> Any:
-        raise ConfigError(f"{where}: {name} is not JSON; use a number or null")
-
-    def finite(number: str) -> float:
-        if math.isinf(value := float(number)):
-            raise ConfigError(f"{where}: {number} is too large for a number; give a smaller one, or a text")
-        return value
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            names = [name for name, _ in pairs]
-            raise ConfigError(f"{where}: the key {next(n for n in names if names.count(n) > 1)!r} occurs twice")
-        return found
-
+    """Strict JSON: no NaN, and no key twice. Raises `ConfigError` that names the place."""
     try:
-        return json.loads(text, parse_constant=refuse_constant, parse_float=finite, object_pairs_hook=unique)
+        return safe_text.strict_json(text, unique_keys=True)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{where}: not JSON: {json_problem(error)}") from error
-    except RecursionError as error:
-        raise ConfigError(f"{where}: nested too deeply to be read") from error
-    except ValueError as error:  # a number of thousands of digits
-        raise ConfigError(f"{where}: cannot be read: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def read_json_lines(path: Path) -> Iterator[tuple[Any, str]]:

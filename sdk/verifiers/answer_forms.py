@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from mcp_bridge.safe_text import strict_json
 
 from ..errors import ConfigError
 from ..records import Rollout, Verdict
@@ -184,7 +185,7 @@ class AnswerJson(ReadyMade):
 
         def problem(said: str) -> str | None:
             try:
-                value = strict_json(said)
+                value = json_document(said)
             except ValueError as error:
                 return f"the answer is no JSON document: {error}"
             wrong = None
@@ -254,7 +255,7 @@ def answer_json(
     return AnswerJson(schema, compare)
 
 
-def strict_json(text: str) -> Any:
+def json_document(text: str) -> Any:
     """The one JSON document in a text, which may be fenced. Raises `ValueError` for anything else: a second document,
     `NaN`, a number that no double holds, half a surrogate pair, a key given twice, more than 200 000 characters."""
     fenced = _FENCED.fullmatch(text.strip())
@@ -262,31 +263,11 @@ def strict_json(text: str) -> Any:
     if len(text) > _MOST_JSON_CHARS:
         raise ValueError(f"it has {len(text)} characters, more than {_MOST_JSON_CHARS}")
     try:
-        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite)
+        value = strict_json(text, unique_keys=True)
         json.dumps(value, ensure_ascii=False).encode()
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
     except UnicodeEncodeError:
         raise ValueError("half a surrogate pair is no character") from None
     return value
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is given twice")
-    return found
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(f"{text[:40]} is larger than any number")
-    return number
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
 
 
 def _lead(said: str, items: list[str]) -> str:
@@ -338,7 +319,7 @@ def _read_commas(run: str, wanted: list[list[Any]]) -> str:
 def _listed(said: str, items: list[str]) -> list[list[Any]]:
     """The items that an answer lists, as words. Raises `ValueError` where the answer can be read in two ways."""
     try:
-        document = strict_json(said)
+        document = json_document(said)
     except ValueError:
         document = None
     if isinstance(document, list):

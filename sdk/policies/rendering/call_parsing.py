@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Any
 
-from mcp_bridge.safe_text import shortened
+from mcp_bridge.safe_text import STRICT, shortened, strict_json
 
 from ...records import ToolCall
 from .renderer import ParsedReply
@@ -36,8 +35,8 @@ def read_arguments(text: str | None) -> tuple[dict[str, Any], str | None]:
     if text is None or not text.strip():
         return {}, None
     try:
-        value = _strict_decoder.decode(text)
-    except (ValueError, RecursionError) as error:
+        value = strict_json(text)
+    except ValueError as error:
         return {}, f"the arguments are not valid JSON ({_reason(error)}): {_quote(text)}"
     return check_arguments(value)
 
@@ -225,23 +224,7 @@ def deeper_than(value: Any, levels: int) -> bool:
     return False
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text[:40]} is out of range")
-    return value
-
-
-def strict_json(text: str | bytes) -> Any:
-    """Raises `ValueError` for what is not JSON, `NaN` and numbers that no answer could repeat (1e999) among it."""
-    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-
-
-_strict_decoder = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_strict_decoder = json.JSONDecoder(**STRICT)
 
 
 def _quote(text: str) -> str:

@@ -121,7 +121,7 @@ def test_a_change_moves_no_other_byte_and_the_file_of_before_is_kept(file: Path)
         (1, {"fields": {"prompt": '""'}}, "line 1: prompt is '': .*the prompt is empty"),
         (1, {"fields": {"expect": "{}"}}, "unknown field 'expect'; did you mean 'expected'"),
         (1, {"fields": {"tags": "[1]"}, "label": "good"}, "line 1: tags"),
-        (1, {"fields": {"expected": '{"a": NaN}'}}, "line 1, expected: NaN is not JSON"),
+        (1, {"fields": {"expected": '{"a": NaN}'}}, "line 1, expected: NaN is not a JSON value"),
         (1, {"fields": {"expected": '{"a": 1, "a": 2}'}}, "the key 'a' occurs twice"),
         (1, {"fields": {"expected": '{}, "id": "x"'}}, "line 1, expected: not JSON: Extra data"),
         (5, {"fields": {"": "[1]"}}, "line 5: a list, not an object"),

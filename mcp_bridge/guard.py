@@ -18,7 +18,7 @@ import anyio
 
 from .errors import SourceError
 from .records import LeftOut, Tool
-from .sources.server_options import ServerOptions
+from .sources.specs import ServerOptions
 
 logger = logging.getLogger(__name__)
 

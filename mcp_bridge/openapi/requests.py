@@ -19,8 +19,7 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from .document import Encoding, MediaType, Operation, Parameter
-from .schemas import PREFIX, Schema
-from .views import View, flat_object, without_echo
+from .schemas import PREFIX, Schema, View, flat_object, without_echo
 
 BodyKind = Literal["json", "form", "multipart", "raw"]
 

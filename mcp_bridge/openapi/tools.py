@@ -13,8 +13,7 @@ from ..records import LeftOut, Tool, ToolAnnotations
 from ..toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 from .document import Document, MediaType, Operation, Response
 from .requests import Plan, Prepared, Unwritable, bare_type, is_json, plan_of
-from .schemas import Schema
-from .views import NOTHING, View
+from .schemas import NOTHING, Schema, View
 
 LONGEST_DESCRIPTION = 1024
 """In characters. Some documents put whole manuals there, and every prompt would pay for them."""
@@ -53,9 +52,9 @@ class ToolMaker:
         self._source = source
         self._tags = set(tags)
         self._fixed = fixed
-        self._request = View(document, "readOnly")
-        self._strict = View(document, "readOnly", is_strict=True)
-        self._answer = View(document, "writeOnly")
+        self._request = View(document.schemas, "readOnly")
+        self._strict = View(document.schemas, "readOnly", is_strict=True)
+        self._answer = View(document.schemas, "writeOnly")
         self._reaches: dict[int, bool] = {}
         self._compiled: dict[str, Any] = {}
 

@@ -23,7 +23,7 @@ from pydantic_core import from_json
 from ..control_tools import CALL_META
 from ..errors import ToolFailure
 from ..records import EMPTY, EMPTY_ERROR, ToolResult, compact_json, error_result
-from ..sources.server_options import ServerOptions
+from ..sources.specs import ServerOptions
 from ..toolsets.schema_checks import result_check
 from .messages import CLOSED, unwritable
 from .protocol_version import is_handshake

@@ -20,7 +20,7 @@ from mcp_types import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 from pydantic import ValidationError
 
-from ..sources.server_options import Protocol
+from ..sources.specs import Protocol
 
 Era = Literal["auto", "legacy", "sse"]
 """How to begin: ask whether the server knows the newest revision (`auto`), or shake hands as all revisions before it

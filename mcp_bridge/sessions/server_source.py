@@ -35,8 +35,7 @@ from ..guard import dangerous, with_users_word
 from ..ledger import current_call_meta
 from ..publishing.translation import tool_from_mcp
 from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind
-from ..sources.server_options import WARM_PROCESSES
-from ..sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
+from ..sources.specs import WARM_PROCESSES, HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
 from ..world import Setup
 from .handlers import Handlers
 from .messages import UNUSABLE_META

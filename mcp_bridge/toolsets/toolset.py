@@ -24,8 +24,7 @@ from ..errors import CallTimeout, SourceError, ToolFailure, as_itself, positive,
 from ..guard import Named, Turns, choose, dangerous, refuse_in_training, require_known, told_apart
 from ..ledger import Entry, Ledger, LedgerLine, call_once
 from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind, capped, error_result
-from ..sources.server_options import ServerOptions
-from ..sources.specs import Spec
+from ..sources.specs import ServerOptions, Spec
 from ..world import ForkableWorld, SaidBySource, Setup, World, WorldCopy, WorldSource
 from .schema_checks import split_usable
 from .tool_text import tools_markdown

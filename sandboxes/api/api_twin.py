@@ -22,7 +22,7 @@ from mcp_bridge.openapi.requests import Unwritable, prepare
 from mcp_bridge.openapi.responses import Answer, to_result
 from mcp_bridge.openapi.tools import OF_OTHER_TAGS, OperationTool, ToolMaker, legal_name
 from mcp_bridge.records import MADE_UP, LeftOut, Tool, ToolResult
-from mcp_bridge.sources.server_options import ServerOptions, read_options
+from mcp_bridge.sources.specs import ServerOptions, read_options
 from mcp_bridge.toolsets.schema_checks import split_usable
 
 from ..changes import State

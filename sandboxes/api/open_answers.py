@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mcp_bridge.openapi.document import Document, MediaType, Operation
-from mcp_bridge.openapi.views import View
+from mcp_bridge.openapi.schemas import View
 
 from . import paths
 from .model import IDENTIFIERS
@@ -55,7 +55,7 @@ def with_answers(document: Document) -> Document:
 
 def with_values_of_choices(document: Document) -> Document:
     """The document, in which the choices of a `oneOf` with a discriminator have the values of their own."""
-    view = View(document, None)
+    view = View(document.schemas, None)
 
     def of(schema: Any) -> Any:
         return view.told_apart(schema) if isinstance(schema, dict) else schema

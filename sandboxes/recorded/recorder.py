@@ -45,8 +45,7 @@ from mcp_bridge.sessions.session import CannotOpen, Session, open_session
 from mcp_bridge.sessions.tasks import TaskCalls, TaskInterrupted, wants_task
 from mcp_bridge.sessions.transports import Transport
 from mcp_bridge.sources.connecting import identify
-from mcp_bridge.sources.server_options import ServerOptions
-from mcp_bridge.sources.specs import HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
+from mcp_bridge.sources.specs import HttpSpec, ServerObjectSpec, ServerOptions, ServerSpec, StdioSpec
 
 from .cassette import CassetteWriter
 from .scrubber import Scrubber

@@ -22,8 +22,7 @@ from mcp_bridge.errors import BridgeError, ToolFailure
 from mcp_bridge.guard import is_destructive, is_named
 from mcp_bridge.records import Tool, WorldKind
 from mcp_bridge.sources.environment import WORLD_DIR
-from mcp_bridge.sources.server_options import WARM_PROCESSES
-from mcp_bridge.sources.specs import Spec, StdioSpec
+from mcp_bridge.sources.specs import WARM_PROCESSES, Spec, StdioSpec
 from mcp_bridge.world import World
 
 from ..errors import ConfigError

@@ -9,7 +9,7 @@ import pytest
 from project_files import read
 from pydantic import BaseModel
 
-from mcp_bridge.sources.server_options import ServerOptions
+from mcp_bridge.sources.specs import ServerOptions
 from sdk import Limits, TrainConfig
 from sdk.policies.vllm import VllmOptions
 

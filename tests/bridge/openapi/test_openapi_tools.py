@@ -21,8 +21,8 @@ from jsonschema import Draft202012Validator
 import mcp_bridge
 from mcp_bridge import Tool, Toolset
 from mcp_bridge.openapi.document import read_document
+from mcp_bridge.openapi.schemas import View
 from mcp_bridge.openapi.tools import ToolMaker
-from mcp_bridge.openapi.views import View
 
 Connecting = Callable[..., AbstractAsyncContextManager[Toolset]]
 
@@ -452,7 +452,7 @@ def whole(schema: dict[str, Any], *, read_only: bool) -> Any:
 def test_a_value_without_what_is_read_only_fits_and_one_with_it_does_not(schema: dict[str, Any]) -> None:
     document = read_document({"openapi": "3.1.0", "info": {}, "components": {"schemas": {"A": schema}}, "paths": {}})
     reference = {"$ref": "#/$defs/A"}
-    shown, strict = View(document, "readOnly"), View(document, "readOnly", is_strict=True)
+    shown, strict = View(document.schemas, "readOnly"), View(document.schemas, "readOnly", is_strict=True)
     without, full = whole(schema, read_only=False), whole(schema, read_only=True)
     for view in (shown, strict):
         assert Draft202012Validator(view.closed(reference)).is_valid(without)

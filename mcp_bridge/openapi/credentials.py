@@ -35,11 +35,11 @@ _CLIENT_KEYS = {"client_id", "token_url", "scopes"} | _WITH_SECRET | _WITH_KEY
 
 @dataclass(frozen=True)
 class Fixed:
-    """What one scheme adds to a request."""
+    """What schemes add to a request."""
 
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    query: Mapping[str, str] = field(default_factory=dict, repr=False)
-    cookies: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+    query: dict[str, str] = field(default_factory=dict, repr=False)
+    cookies: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 Credential = Fixed | LoginSettings
@@ -68,13 +68,23 @@ class Credentials:
         self.secrets: tuple[str, ...] = tuple(
             dict.fromkeys(secret for one in self._values.values() for secret in _secrets(one))
         )
+        self._tokens: dict[tuple[str, tuple[str, ...]], Tokens] = {}
 
-    def for_operation(self, operation: Operation) -> list[tuple[str, Credential, tuple[str, ...]]]:
-        """The schemes to use, each with its scopes: the first alternative that all values are there for."""
-        for alternative in sorted(operation.security, key=lambda one: not one):
-            if alternative and all(name in self._values for name in alternative):
-                return [(name, self._values[name], scopes) for name, scopes in alternative.items()]
-        return []
+    def for_operation(self, operation: Operation, learned: Callable[[str], object]) -> tuple[Fixed, Tokens | None]:
+        """What the operation is called with, by the first alternative that all values are there for. `learned`: called
+        with each token, so that it is never shown."""
+        fixed, tokens = Fixed(), None
+        usable = [one for one in operation.security if one and all(name in self._values for name in one)]
+        for name, scopes in usable[0].items() if usable else ():
+            value = self._values[name]
+            if isinstance(value, Fixed):
+                fixed.headers.update(value.headers)
+                fixed.query.update(value.query)
+                fixed.cookies.update(value.cookies)
+            else:
+                key = name, scopes if value.scope is None else tuple(value.scope.split())
+                tokens = self._tokens[key] = self._tokens.get(key) or Tokens(value, key[1], learned)
+        return fixed, tokens
 
     def missing(self, operation: Operation) -> str:
         """Which schemes an operation needs and has no values for, in words; "" where it can be called."""

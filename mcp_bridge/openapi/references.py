@@ -127,31 +127,24 @@ def plain(value: Any, where: str) -> Any:
 
     YAML's anchors may hold themselves, or repeat each other until a small file has more values than memory.
     """
-    if _size(value, {}, 0, where) > _MOST_VALUES:
-        raise SourceError(f"{where} holds more than {_MOST_VALUES} values; perhaps a YAML anchor repeats itself")
+    values = 0
 
-    def copied(one: Any) -> Any:
+    def copied(one: Any, depth: int) -> Any:
+        nonlocal values
+        values += 1
+        if values > _MOST_VALUES:
+            raise SourceError(f"{where} holds more than {_MOST_VALUES} values; perhaps a YAML anchor repeats itself")
+        if depth > _MOST_DEPTH:
+            raise SourceError(f"{where} holds more than {_MOST_DEPTH} levels; perhaps a YAML anchor repeats itself")
         if isinstance(one, Mapping):
-            return {_key(key, where): copied(inner) for key, inner in one.items()}
+            return {_key(key, where): copied(inner, depth + 1) for key, inner in one.items()}
         if isinstance(one, list | tuple):
-            return [copied(inner) for inner in one]
+            return [copied(inner, depth + 1) for inner in one]
         if one is None or isinstance(one, str | int | float | bool):
             return one
         raise SourceError(f"{where} holds {kind_of(one)}, which has no JSON form: {one!r:.80}")
 
-    return copied(value)
-
-
-def _size(value: Any, known: dict[int, int], depth: int, where: str) -> int:
-    """How many values a copy would hold. What is shared is looked at once: its copies may outgrow any memory."""
-    if depth > _MOST_DEPTH:
-        raise SourceError(f"{where} holds more than {_MOST_DEPTH} levels; perhaps a YAML anchor repeats itself")
-    if not isinstance(value, Mapping | list | tuple):
-        return 1
-    if id(value) not in known:
-        inner = value.values() if isinstance(value, Mapping) else value
-        known[id(value)] = 1 + sum(_size(one, known, depth + 1, where) for one in inner)
-    return known[id(value)]
+    return copied(value, 0)
 
 
 def _key(key: Any, where: str) -> str:

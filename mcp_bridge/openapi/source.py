@@ -7,7 +7,7 @@ import contextlib
 import http.cookiejar
 import logging
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -187,16 +187,6 @@ def _base_url(spec: OpenApiSpec, document: Document) -> str:
     return base.rstrip("/")
 
 
-@dataclass
-class _Access:
-    """What the credentials add to one request."""
-
-    headers: dict[str, str] = field(default_factory=dict)
-    query: dict[str, str] = field(default_factory=dict)
-    cookies: dict[str, str] = field(default_factory=dict)
-    auth: httpx.Auth | None = None
-
-
 class _Caller:
     """All worlds call through this one. It has no cookies of its own: those belong to the worlds."""
 
@@ -207,7 +197,6 @@ class _Caller:
         self._maker = maker
         self._secrets = tuple(dict.fromkeys((*spec.secrets, *credentials.secrets)))
         self._hiding = Hiding(lambda: self._secrets, spec.label)
-        self._tokens: dict[tuple[str, tuple[str, ...]], Tokens] = {}
         limits = httpx.Limits(
             max_connections=_MOST_CONNECTIONS,
             max_keepalive_connections=_MOST_CONNECTIONS,
@@ -248,13 +237,14 @@ class _Caller:
                 slashes=self._spec.slashes_in_path,
             )
             self._maker.refuse_read_only(tool, prepared)
-            request, access = self._request(tool.operation, prepared, cookies, timeout_s)
+            access, tokens = self._credentials.for_operation(tool.operation, self._learn)
+            request = self._request(tool.operation, prepared, access, cookies, timeout_s)
         except Unwritable as problem:
             text = f"Invalid arguments for {tool.tool.name}; nothing was called.\n- {problem}"
             return error_result(text, "invalid_arguments")
         where = f"{tool.operation.method.upper()} {tool.operation.path} of {self._spec.label}"
         try:
-            answer = await self._answer(request, access, cookies, tool.operation, where)
+            answer = await self._answer(request, tokens, cookies, tool.operation, where)
             has_credentials = self._spec.headers or access.headers or access.query or access.cookies
             result = to_result(
                 answer,
@@ -270,9 +260,13 @@ class _Caller:
             raise
 
     def _request(
-        self, operation: Operation, prepared: Prepared, cookies: httpx.Cookies, timeout_s: float | None
-    ) -> tuple[httpx.Request, _Access]:
-        access = self._access(operation)
+        self,
+        operation: Operation,
+        prepared: Prepared,
+        access: Fixed,
+        cookies: httpx.Cookies,
+        timeout_s: float | None,
+    ) -> httpx.Request:
         base = httpx.URL(_base_of(operation, self._spec, str(self._base)))
         path = base.raw_path.rstrip(b"/") + prepared.path.encode("ascii")
         target = path + (b"?" + prepared.query.encode("ascii") if prepared.query else b"")
@@ -295,21 +289,7 @@ class _Caller:
         extensions = {_SECRET_QUERY: access.query, _OWN_COOKIES: own_cookies, "timeout": timeout.as_dict()}
         request = self._client.build_request(operation.method, url, headers=headers, extensions=extensions, **content)
         _add_cookies(request, cookies, own_cookies)
-        return request, access
-
-    def _access(self, operation: Operation) -> _Access:
-        access = _Access()
-        for name, one, scopes in self._credentials.for_operation(operation):
-            if isinstance(one, Fixed):
-                access.headers.update(one.headers)
-                access.query.update(one.query)
-                access.cookies.update(one.cookies)
-            else:
-                wanted = scopes if one.scope is None else tuple(one.scope.split())
-                if (name, wanted) not in self._tokens:
-                    self._tokens[name, wanted] = Tokens(one, wanted, self._learn)
-                access.auth = self._tokens[name, wanted]
-        return access
+        return request
 
     def _learn(self, secret: str) -> None:
         # A new tuple, by which it is seen that there is more to hide.
@@ -317,17 +297,17 @@ class _Caller:
             self._secrets = (*self._secrets, secret)
 
     async def _answer(
-        self, request: httpx.Request, access: _Access, cookies: httpx.Cookies, operation: Operation, where: str
+        self, request: httpx.Request, tokens: Tokens | None, cookies: httpx.Cookies, operation: Operation, where: str
     ) -> Answer:
         for _ in range(_MOST_REDIRECTS + 1):
-            answer, response = await self._send(request, access.auth, where)
+            answer, response = await self._send(request, tokens, where)
             cookies.extract_cookies(response)
             if not response.has_redirect_location or str(answer.status) in operation.responses:
                 return answer
             request = self._redirected(request, response, answer, cookies, where)
         raise ToolFailure(f"{where} redirects more than {_MOST_REDIRECTS} times", delivery="answered")
 
-    async def _send(self, request: httpx.Request, auth: httpx.Auth | None, where: str) -> tuple[Answer, httpx.Response]:
+    async def _send(self, request: httpx.Request, auth: Tokens | None, where: str) -> tuple[Answer, httpx.Response]:
         try:
             response = await self._client.send(request, stream=True, auth=auth, follow_redirects=False)
             try:

@@ -27,6 +27,7 @@ from ..control_tools import (
     CALL_META,
     CLOSE_WORLD,
     CONTROL_ENV,
+    CONTROL_VERBS,
     DEFAULT_WORLD,
     FORK_WORLD,
     IDEMPOTENCY_META,
@@ -85,7 +86,22 @@ def publish(
         raise SourceError(f"max_worlds is {max_worlds!r}; it must be a whole number, 1 or more")
     positive("idle_s", idle_s)
     offered = os.environ.get(CONTROL_ENV) == "1" if control is None else control
-    return _make(_Publication(source, offered), name, version or _own_version(), max_worlds, idle_s)
+    publication = _Publication(source, offered)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[Desk]:
+        async with Desk(source, max_worlds=max_worlds, idle_s=idle_s).running() as desk:
+            yield desk
+
+    def control_tools() -> list[Any]:
+        from .translation import control_tools_as_mcp
+
+        verbs = [verb for verb in CONTROL_VERBS if verb != FORK_WORLD or getattr(source, "can_fork", False)]
+        return control_tools_as_mcp(verbs, live=[tool.name for tool in not_simulated(source)])
+
+    more = control_tools if offered else list
+    own = version or _own_version()
+    return _server(name, own, lambda _: source.tools, publication.answer, more_tools=more, lifespan=lifespan)
 
 
 def _own_version() -> str:
@@ -116,26 +132,6 @@ def publish_found(find: Callable[[Any], FoundWorld]) -> Server[Any]:
         return find(context.request).tools
 
     return _server("toolbake", _own_version(), shown, answer)
-
-
-def _make(publication: _Publication, name: str, version: str, max_worlds: int, idle_s: float) -> Server[Any]:
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Any) -> AsyncIterator[Desk]:
-        async with Desk(publication.source, max_worlds=max_worlds, idle_s=idle_s).running() as desk:
-            yield desk
-
-    def shown(_: Any) -> Sequence[Tool]:
-        return publication.source.tools
-
-    def control_tools() -> list[Any]:
-        from .translation import control_tools_as_mcp
-
-        source = publication.source
-        live = [tool.name for tool in not_simulated(source)]
-        return control_tools_as_mcp(can_fork=bool(getattr(source, "can_fork", False)), live=live)
-
-    more = control_tools if publication.control else list
-    return _server(name, version, shown, publication.answer, more_tools=more, lifespan=lifespan)
 
 
 def _server(

@@ -300,15 +300,12 @@ class _SdkChooser(_Chooser[Backend]):
         self._checker = ArgumentChecker(CONTROL_TOOLS.values())
 
     async def __call__(self, context: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        from .translation import CONTROL_TOOLS, failure_as_mcp, result_as_mcp, tool_as_mcp
+        from .translation import CONTROL_TOOLS, control_tools_as_mcp, failure_as_mcp, result_as_mcp
 
         if context.method == "tools/list" and self._verbs:
             listed = await call_next(context)
             if isinstance(listed, dict) and listed.get("nextCursor") is None:
-                more = [
-                    tool_as_mcp(CONTROL_TOOLS[verb], meta={control_tools.CONTROL_META: verb})
-                    for verb in self._verbs.values()
-                ]
+                more = control_tools_as_mcp(self._verbs.values())
                 told = [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in more]
                 listed = {**listed, "tools": [*listed["tools"], *told]}
             return listed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, get_args
 
 import mcp_types as types
@@ -36,12 +36,13 @@ CONTROL_TOOLS = {
 """By verb; see `mcp_bridge.control_tools`."""
 
 
-def control_tools_as_mcp(*, can_fork: bool, live: list[str]) -> list[types.Tool]:
-    """`can_fork`: whether the worlds behind the server can be forked. `live`: see `LIVE_META`."""
+def control_tools_as_mcp(verbs: Iterable[str], *, live: Sequence[str] = ()) -> list[types.Tool]:
+    """The control tools of the `verbs` that the worlds behind the server can do. `live`: see `LIVE_META`."""
     return [
-        tool_as_mcp(tool, meta={CONTROL_META: verb, **({LIVE_META: live} if live and verb == OPEN_WORLD else {})})
-        for verb, tool in CONTROL_TOOLS.items()
-        if can_fork or verb != FORK_WORLD
+        tool_as_mcp(
+            CONTROL_TOOLS[verb], meta={CONTROL_META: verb, **({LIVE_META: live} if live and verb == OPEN_WORLD else {})}
+        )
+        for verb in verbs
     ]
 
 

@@ -311,11 +311,11 @@ def _read_openapi(name: str, entry: Mapping[str, Any], place: str, folder: Path)
             return {key: filled(one, f"{where}.{key}") for key, one in value.items()}
         if isinstance(value, list):
             return [filled(one, where) for one in value]
-        if isinstance(value, str):
-            done, found = expanded({where: value}, "", place)
-            secrets.extend(found)
-            return done[where]
-        return value
+        if not isinstance(value, str):
+            return value
+        done, found = expanded({where: value}, "", place)
+        secrets.extend(found)
+        return done[where]
 
     for key in ("type", "transport"):
         if key in entry:
@@ -331,7 +331,7 @@ def _read_openapi(name: str, entry: Mapping[str, Any], place: str, folder: Path)
     base_url = filled(entry.get("base_url"), "base_url")
     if base_url is not None and not isinstance(base_url, str):
         raise SourceError(f"{place}: base_url must be a string")
-    headers = filled(_object(entry, "headers", place), "headers")
+    headers = filled(_strings(entry, "headers", place), "headers")
     for header, value in headers.items():
         _check_header(header, value, place)
     for key, why in _NOT_OF_APIS.items():
@@ -340,6 +340,9 @@ def _read_openapi(name: str, entry: Mapping[str, Any], place: str, folder: Path)
     idempotency_header = entry.get("idempotency_header")
     if idempotency_header is not None:
         _check_header(idempotency_header, "key", place)
+    auth = filled(entry.get("auth", {}), "auth")
+    if not isinstance(auth, Mapping):
+        raise SourceError(f"{place}: auth must be an object, not {kind_of(auth)}")
     tags = entry.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise SourceError(f"{place}: tags must be a list of strings")
@@ -349,7 +352,7 @@ def _read_openapi(name: str, entry: Mapping[str, Any], place: str, folder: Path)
         document=document,
         base_url=base_url,
         headers=headers,
-        auth=_with_files(filled(_object(entry, "auth", place), "auth"), folder),
+        auth=_with_files(auth, folder),
         tags=tuple(tags),
         idempotency_header=idempotency_header,
         slashes_in_path=_flag(entry, "slashes_in_path", place),
@@ -367,13 +370,6 @@ def _with_files(auth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         if isinstance(value, Mapping) and isinstance(path := value.get("private_key_file"), str) and path:
             done[name] = {**value, "private_key_file": str(folder / Path(path).expanduser())}
     return done
-
-
-def _object(entry: Mapping[str, Any], key: str, place: str) -> Mapping[str, Any]:
-    value = entry.get(key, {})
-    if not isinstance(value, Mapping):
-        raise SourceError(f"{place}: {key} must be an object, not {kind_of(value)}")
-    return value
 
 
 def _flag(entry: Mapping[str, Any], key: str, place: str) -> bool:

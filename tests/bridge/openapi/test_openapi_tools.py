@@ -17,6 +17,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from mcp.client import Client
 
 import mcp_bridge
 from mcp_bridge import Tool, Toolset
@@ -156,6 +157,27 @@ async def test_arguments_of_one_name_are_told_apart_and_say_where_they_go(api: C
     received = result.structured
     assert (received["path"], received["query"]) == ("/x/a", "filter%5Bname%5D=n&%24top=3")
     assert json.loads(received["body"]) == {"id": 7}
+
+
+async def test_names_that_are_alike_only_in_what_is_legal_of_them_are_counted(api: Connecting) -> None:
+    names = ("DateSent<", "DateSent", "DateSent>", "ids[]")
+    parameters = [{"name": one, "in": "query", "schema": {"type": "string"}} for one in names]
+    async with api({"/x": {"get": {"operationId": "it", "parameters": parameters}}}) as toolset:
+        asked = toolset.tools[0].input_schema["properties"]
+        result = await toolset.call("it", {"DateSent": "a", "DateSent_2": "b", "DateSent_3": "c", "ids": "d"})
+    assert [*asked] == ["DateSent_2", "DateSent", "DateSent_3", "ids"]
+    assert asked["DateSent"] == {"type": "string"}
+    assert result.structured["query"] == "DateSent%3C=b&DateSent=a&DateSent%3E=c&ids%5B%5D=d"
+
+
+async def test_a_part_of_a_body_that_only_the_server_sets_does_not_hide_the_others(api: Connecting) -> None:
+    resource = {"type": "object", "properties": {"id": {"type": "string", "readOnly": True}}, "required": ["id"]}
+    part = {"allOf": [{"$ref": "#/components/schemas/Resource"}], "properties": {"name": {"type": "string"}}}
+    async with api(
+        {"/x": {"put": {"operationId": "it", **body(part)}}}, components={"schemas": {"Resource": resource}}
+    ) as toolset:
+        assert toolset.tools[0].input_schema["properties"] == {"name": {"type": "string"}}
+        assert json.loads((await toolset.call("it", {"name": "n"})).structured["body"]) == {"name": "n"}
 
 
 async def test_a_body_that_may_be_left_out_must_be_complete_where_it_is_given(api: Connecting) -> None:
@@ -380,7 +402,14 @@ async def test_a_required_multipart_body_without_a_part_has_its_content_type(api
     assert received["form"] == []
 
 
-async def test_output_schemas_are_those_of_success(api: Connecting) -> None:
+def promised(operation: dict[str, Any]) -> dict[str, Any] | None:
+    """The output schema where the answers are those of the document."""
+    read = read_document({"openapi": "3.1.0", "info": {}, "paths": {"/x": {"post": operation}}})
+    ((tool, *_), _) = ToolMaker(read, source="x").make(lambda _: None)
+    return tool.tool.output_schema
+
+
+def test_output_schemas_are_those_of_success() -> None:
     def answers(**by_status: Any) -> dict[str, Any]:
         return {
             "responses": {
@@ -390,10 +419,23 @@ async def test_output_schemas_are_those_of_success(api: Connecting) -> None:
         }
 
     thing = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    assert (await one_tool(api, answers(s200=thing, s404={"type": "object"}))).output_schema == thing
-    assert (await one_tool(api, answers(s200={"type": "array"}))).output_schema is None
-    both = (await one_tool(api, answers(s200=thing, s201={"type": "object"}))).output_schema
+    assert promised(answers(s200=thing, s404={"type": "object"})) == thing
+    assert promised(answers(s200={"type": "array"})) is None
+    both = promised(answers(s200=thing, s201={"type": "object"}))
     assert both == {"type": "object", "anyOf": [thing, {"type": "object"}]}
+    or_nothing = answers(s200=thing)
+    or_nothing["responses"]["204"] = {"description": "there was nothing to do"}
+    assert promised(or_nothing) is None
+
+
+async def test_clients_of_mcp_take_whatever_an_api_answers_against_its_document(api: Connecting) -> None:
+    said = {"content": {"application/json": {"schema": {"type": "object", "required": ["id"]}}}, "description": ""}
+    paths = {f"/{one}": {"get": {"operationId": one, "responses": {"200": said}}} for one in ("nothing", "text", "x")}
+    async with api(paths) as toolset, Client(mcp_bridge.publish(toolset)) as client:
+        nothing, text, other = [await client.call_tool(one, {}) for one in ("nothing", "text", "x")]
+    assert [one.content[0].text for one in (nothing, text)] == ["204 No Content (empty)", "plain words"]
+    assert other.structured_content["path"] == "/x"
+    assert not any(one.is_error for one in (nothing, text, other))
 
 
 NAMES = st.text(max_size=12) | st.sampled_from(

@@ -220,6 +220,24 @@ class Sandbox(ABC):
                 raise
         return world
 
+    async def serve(self, port: int | None = None) -> None:
+        """Serve the tools as an MCP server, over standard input and output until the client hangs up, or with `port` at
+        `http://127.0.0.1:PORT/mcp` until cancelled.
+
+        Every world begins in this sandbox's present state. Started with `TOOLBAKE_CONTROL=1`, the server also offers
+        the tools of `mcp_bridge.control_tools`, by which a client holds one world for each of its rollouts. Raises
+        `SourceError` where the port is taken.
+        """
+        from mcp_bridge.publishing.listener import serve_app, serve_stdio
+        from mcp_bridge.publishing.server import publish
+
+        # A fork of a sandbox is small: many may be open, and need not be closed before their client comes back.
+        server = publish(self, name=self.name, max_worlds=10_000, idle_s=7 * 24 * 3600.0)
+        if port is None:
+            await serve_stdio(server)
+        else:
+            await serve_app(server.streamable_http_app(host="127.0.0.1"), port=port)
+
     @asynccontextmanager
     async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[World]:
         """A world of its own for one rollout; see `prepare` for `setup`."""

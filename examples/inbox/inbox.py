@@ -22,7 +22,6 @@ from mails import NOW, Mail, make_contents
 
 from mcp_bridge import Tool, ToolAnnotations
 from sandboxes import Refused, SqlSandbox
-from sandboxes.serving import serve_stdio
 from sandboxes.sql import SqlTool
 
 MOST_FOUND = 5
@@ -131,7 +130,7 @@ def main() -> int:
     try:
         if chosen.command == "serve":
             made = workbench_inbox.WorkbenchInbox(chosen.workbench) if chosen.workbench else Inbox(chosen.seed)
-            anyio.run(serve_stdio, made)
+            anyio.run(made.serve)
             return 0
         tasks = workbench_inbox.make_tasks(chosen.workbench) if chosen.workbench else make_tasks()
     except FileNotFoundError as error:

@@ -25,7 +25,6 @@ from library import load_papers
 
 from mcp_bridge import Tool, ToolAnnotations
 from sandboxes import Refused, SqlSandbox
-from sandboxes.serving import serve_stdio
 from sandboxes.sql import SqlTool
 
 MOST_FOUND = 6
@@ -141,7 +140,7 @@ def main() -> int:
     except (OSError, ValueError) as error:
         parser.exit(2, f"error: {error}\n")
     if chosen.command == "serve":
-        anyio.run(serve_stdio, Papers(chosen.folder or None))
+        anyio.run(Papers(chosen.folder or None).serve)
         return 0
     from paper_tasks import make_tasks
 

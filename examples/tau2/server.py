@@ -8,19 +8,13 @@ import anyio
 from domain_twin import Tau2Twin
 from domains import DOMAINS
 
-from sandboxes.serving import serve_http, serve_stdio
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("domain", choices=DOMAINS)
     parser.add_argument("--http", type=int, metavar="PORT", help="serve http://127.0.0.1:PORT/mcp instead of stdio")
     options = parser.parse_args()
-    twin = Tau2Twin(options.domain)
-    if options.http is None:
-        anyio.run(serve_stdio, twin)
-    else:
-        anyio.run(lambda: serve_http(twin, port=options.http))
+    anyio.run(Tau2Twin(options.domain).serve, options.http)
 
 
 if __name__ == "__main__":

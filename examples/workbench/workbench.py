@@ -19,17 +19,12 @@ from office_tasks import tasks
 from published import gold_lists, judge, results, verdict_lines
 
 import sdk
-from sandboxes.serving import serve_http, serve_stdio
 
 
 def serve(folder: Path, parts: Sequence[str], port: int | None) -> int:
     """One MCP server with the tools of some parts."""
     scenario = "+".join(part for part in PARTS if part in parts)
-    office = Office(folder, scenario=scenario)
-    if port is None:
-        anyio.run(serve_stdio, office)
-    else:
-        anyio.run(lambda: serve_http(office, port=port))
+    anyio.run(Office(folder, scenario=scenario).serve, port)
     return 0
 
 

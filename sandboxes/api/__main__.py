@@ -10,7 +10,6 @@ import anyio
 
 from mcp_bridge.errors import SourceError
 
-from ..serving import serve_http, serve_stdio
 from .api_twin import ApiTwin
 from .http import serve
 
@@ -31,10 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         twin = ApiTwin(chosen.document, seed=chosen.seed, scenario=chosen.scenario, rows=chosen.rows)
         if chosen.http is not None:
             anyio.run(lambda: serve(twin, port=chosen.http))
-        elif chosen.mcp is not None:
-            anyio.run(lambda: serve_http(twin, port=chosen.mcp))
-        elif chosen.stdio:
-            anyio.run(serve_stdio, twin)
+        elif chosen.stdio or chosen.mcp is not None:
+            anyio.run(twin.serve, chosen.mcp)
         else:
             sys.stdout.write(f"{twin.report()}\n")
     except SourceError as error:

@@ -27,14 +27,23 @@ from mcp_bridge.toolsets.schema_checks import split_usable
 
 from ..changes import State
 from ..sandbox import InvalidArguments, Sandbox, SetupError
-from .access import SIGNED_OUT, Held, asks_for_credentials, held_credentials, require_access
 from .answerer import EVENTS, Answerer
 from .maker import NOTHING
 from .model import LINK, Plan, holds_link
 from .open_answers import with_answers, with_values_of_choices
 from .paths import names_of
 from .planner import infer
-from .requests import Problem, Refusals, Reply, Request
+from .requests import (
+    SIGNED_OUT,
+    Held,
+    Problem,
+    Refusals,
+    Reply,
+    Request,
+    asks_for_credentials,
+    held_credentials,
+    require_access,
+)
 from .round_trips import round_trips
 from .rules import Refused, RowStore, Rule, Rules, When
 from .shapes import Shapes

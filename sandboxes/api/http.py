@@ -27,10 +27,9 @@ from mcp_bridge.openapi.requests import form_parameter, has_style
 from mcp_bridge.openapi.tools import OperationTool
 from mcp_bridge.safe_text import strict_json
 
-from .access import brought
 from .maker import NOTHING
 from .paths import names_of
-from .requests import Problem, Reply
+from .requests import Problem, Reply, brought
 from .shapes import Shapes
 
 if TYPE_CHECKING:

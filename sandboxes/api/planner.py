@@ -9,7 +9,7 @@ from typing import Any
 
 from mcp_bridge.openapi.document import Document, Operation
 
-from .links import LinkFinder, ordered
+from .listing import EVERYTHING, column_of, query_of
 from .model import HIDDEN, STATES, VALUE, Backend, Envelope, Item, Part, Plan, Role, Table
 from .paths import (
     answer_schema,
@@ -22,10 +22,9 @@ from .paths import (
     steps_of,
     success_of,
 )
-from .queries import EVERYTHING, column_of, query_of
 from .realistic import words_of
 from .shapes import Shape, Shapes
-from .tables import MAKES, Listing, TableFinder
+from .tables import MAKES, LinkFinder, Listing, TableFinder, ordered
 
 _NO_TABLE = "the document shows no collection that this belongs to"
 _UNKNOWN_ACTION = "no field of the resource goes by the action's name"

@@ -11,13 +11,13 @@ from mcp_bridge.errors import ToolFailure
 from mcp_bridge.openapi.document import Parameter
 from mcp_bridge.records import ToolResult
 
-from .links import nested_in
 from .maker import NOTHING, Maker, kind_fits, scalar_fits
 from .model import IDENTIFIERS, LINK, Item, Plan, Role, Table
 from .paths import Steps, are_alike, is_object, names_of, steps_of
 from .realistic import words_of
 from .shapes import Shape, Shapes
 from .store import Store
+from .tables import nested_in
 from .writes import CHANGED
 
 if TYPE_CHECKING:

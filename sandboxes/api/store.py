@@ -13,13 +13,13 @@ from random import Random
 from typing import Any, Self
 from uuid import UUID
 
-from .links import names_parent, nested_in, twins_of
 from .maker import NOTHING, Maker, scalar_fits, sized
 from .model import HIDDEN, LINK, WITHIN, Item, Link, Plan, Table, is_link
 from .paths import names_of
 from .realistic import Realistic, matching, words_of
 from .requests import INVALID, MISSING, Problem, Request
 from .shapes import Shape, Shapes
+from .tables import names_parent, nested_in, twins_of
 
 Row = dict[str, Any]
 """Column -> value. Rows are never written into: a change puts a new row in the place of the old one."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from .access import needs
 from .model import STATEFUL, Backend, Plan, Role
-from .requests import INVALID, MISSING, status_for
+from .requests import INVALID, MISSING, needs, status_for
 from .round_trips import RoundTrip
 from .rules import Rules
 from .shapes import Shapes

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 from mcp_bridge.openapi.document import MediaType, RequestBody
 from mcp_bridge.safe_text import shortened
 
-from .links import names_parent, nested_in, twins_of
 from .maker import NOTHING, Maker, kind_fits, scalar_fits
 from .model import HIDDEN, IDENTIFIERS, LINK, STATES, WITHIN, Item, Link, Plan, Table, is_link
 from .paths import body_schema
@@ -21,7 +20,7 @@ from .rendering import converted, nearest
 from .requests import IN_USE, INVALID, TAKEN, Problem, Request
 from .shapes import Shape, Shapes
 from .store import Found, Row, Store, free_key, given_key, lawful, new_key_value, row_key, with_key
-from .tables import unique_properties
+from .tables import names_parent, nested_in, twins_of, unique_properties
 
 Place = tuple[str | int, ...]
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from ..serving import serve_http, serve_stdio
-from .desk import Helpdesk
+from . import Helpdesk
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -18,11 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="which world ordinary clients get (default 0)")
     parser.add_argument("--scenario", choices=Helpdesk.scenarios, default="default")
     chosen = parser.parse_args(arguments)
-    sandbox = Helpdesk(chosen.seed, chosen.scenario)
-    if chosen.http is None:
-        anyio.run(serve_stdio, sandbox)
-    else:
-        anyio.run(lambda: serve_http(sandbox, port=chosen.http))
+    anyio.run(Helpdesk(chosen.seed, chosen.scenario).serve, chosen.http)
 
 
 if __name__ == "__main__":

@@ -183,10 +183,10 @@ async def test_a_process_of_many_worlds_that_crashes_loses_those_where_something
 
 
 def helpdesk() -> Any:
+    from mcp_bridge import publish
     from sandboxes.helpdesk import Helpdesk
-    from sandboxes.serving import make_server
 
-    return make_server(Helpdesk(), control=True).streamable_http_app()
+    return publish(Helpdesk(), control=True).streamable_http_app()
 
 
 async def test_a_server_of_many_worlds_behind_a_url_that_restarts_loses_those_where_something_had_happened() -> None:

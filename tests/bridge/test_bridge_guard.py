@@ -162,14 +162,14 @@ async def test_only_tools_that_say_so_are_destructive_unless_unmarked_ones_are_t
 
 
 async def test_a_server_that_keeps_worlds_and_a_sandbox_have_no_live_tools() -> None:
+    from mcp_bridge import publish
     from sandboxes.helpdesk import Helpdesk
-    from sandboxes.serving import make_server
 
-    for source in (Helpdesk(), make_server(Helpdesk(), control=True)):
+    for source in (Helpdesk(), publish(Helpdesk(), control=True)):
         async with mcp_bridge.connect(source) as toolset:
             assert any(tool.annotations.destructive for tool in toolset.tools)
             assert toolset.live_destructive == []
-    async with mcp_bridge.connect(make_server(Helpdesk(), control=False)) as toolset:
+    async with mcp_bridge.connect(publish(Helpdesk(), control=False)) as toolset:
         assert "refund_order" in [tool.name for tool in toolset.live_destructive]
 
 

@@ -99,11 +99,11 @@ async def test_a_required_argument_with_a_default_may_be_left_out() -> None:
 
 
 async def test_simulated_backends_are_strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sandboxes.serving import make_server
+    from mcp_bridge import publish
 
     async with mcp_bridge.connect(Helpdesk(seed=7)) as toolset:
         assert (await toolset.call("get_policy", {"topic": 7})).error_kind == "invalid_arguments"
-    async with mcp_bridge.connect(make_server(Helpdesk(seed=7), control=True)) as toolset:
+    async with mcp_bridge.connect(publish(Helpdesk(seed=7), control=True)) as toolset:
         refused = await toolset.call("get_policy", {"topic": 7})
         assert "nothing was called" in refused.text
 

@@ -14,10 +14,9 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 
-from mcp_bridge import SourceError, connect
+from mcp_bridge import SourceError, connect, publish
 from mcp_bridge.control_tools import CONTROL_ENV, CONTROL_META, WORLD_META
 from sandboxes.helpdesk import Helpdesk, tasks
-from sandboxes.serving import make_server, serve_http
 
 FOLDER = Path(__file__).parents[2] / "examples/helpdesk"
 
@@ -88,7 +87,7 @@ async def test_demonstrations_replay_to_the_gold_state_through_the_real_server(t
 async def test_worlds_of_a_server_share_nothing_and_mistakes_about_them_are_protocol_errors() -> None:
     desk = Helpdesk()
     order = next(key for key, row in desk.state()["orders"].items() if row["status"] == "processing")
-    async with Client(make_server(desk, control=True)) as client:
+    async with Client(publish(desk, control=True)) as client:
         verbs = await _verbs(client)
         for world in ("a", "b"):
             await client.call_tool(verbs["open_world"], {"world": world})
@@ -112,14 +111,14 @@ async def test_worlds_of_a_server_share_nothing_and_mistakes_about_them_are_prot
 async def test_the_environment_decides_about_control(monkeypatch: pytest.MonkeyPatch) -> None:
     for value, expected in (("1", 4), ("0", 0), ("", 0)):
         monkeypatch.setenv(CONTROL_ENV, value)
-        async with Client(make_server(Helpdesk())) as client:
+        async with Client(publish(Helpdesk())) as client:
             assert len(await _verbs(client)) == expected
 
 
 async def test_it_is_served_over_http(unused_tcp_port: int) -> None:
     order = next(iter(Helpdesk().state()["orders"]))
     async with anyio.create_task_group() as group:
-        group.start_soon(lambda: serve_http(Helpdesk(), port=unused_tcp_port))
+        group.start_soon(Helpdesk().serve, unused_tcp_port)
         await _listening(unused_tcp_port)
         async with Client(f"http://127.0.0.1:{unused_tcp_port}/mcp") as client:
             found = await client.call_tool("get_order", {"order_id": order})
@@ -130,7 +129,7 @@ async def test_it_is_served_over_http(unused_tcp_port: int) -> None:
 async def test_a_port_in_use_is_said_so(unused_tcp_port: int) -> None:
     with socket.create_server(("127.0.0.1", unused_tcp_port)):
         with pytest.raises(SourceError, match=f"port {unused_tcp_port}"):
-            await serve_http(Helpdesk(), port=unused_tcp_port)
+            await Helpdesk().serve(unused_tcp_port)
 
 
 async def _listening(port: int) -> None:
@@ -143,11 +142,6 @@ async def _listening(port: int) -> None:
                 await anyio.lowlevel.checkpoint()
             else:
                 return await stream.aclose()
-
-
-async def test_http_is_served_on_loopback_addresses_only() -> None:
-    with pytest.raises(SourceError, match=r"0\.0\.0\.0"):
-        await serve_http(Helpdesk(), host="0.0.0.0")
 
 
 def test_the_environment_of_the_tests_has_no_control() -> None:

@@ -13,7 +13,6 @@ from mcp_bridge.publishing.server import Desk
 from sandboxes.faults import ErrorAnswer, Faulty
 from sandboxes.helpdesk import Helpdesk
 from sandboxes.objects import ObjectTwin
-from sandboxes.serving import make_server
 from sdk.evidence.run_verification import calls_not_made
 from sdk.policies.protocol import Sampling
 from sdk.records import Message, Rollout, Task, ToolCall
@@ -58,14 +57,10 @@ def cancelled(before: Any, after: Any) -> list[str]:
 
 def served(kind: str) -> Any:
     """Sources whose worlds can all be forked; each takes the helpdesk's tools under their own names."""
-    if kind == "sandbox":
-        return DESK
-    if kind == "server":
-        return make_server(DESK, control=True)
-    return publish(DESK, control=True)
+    return DESK if kind == "sandbox" else publish(DESK, control=True)
 
 
-@pytest.mark.parametrize("kind", ["sandbox", "server", "published"])
+@pytest.mark.parametrize("kind", ["sandbox", "server"])
 async def test_a_fork_goes_on_from_the_moment_and_shares_nothing(kind: str) -> None:
     async with connect(served(kind)) as toolset:
         assert toolset.can_fork
@@ -91,7 +86,7 @@ async def test_a_fork_goes_on_from_the_moment_and_shares_nothing(kind: str) -> N
 
 
 async def test_forks_of_several_sources_go_on_together() -> None:
-    async with connect([DESK, make_server(ObjectTwin(Notes), control=True)]) as toolset:
+    async with connect([DESK, publish(ObjectTwin(Notes), control=True)]) as toolset:
         async with toolset.open_world("one") as one:
             await one.call("cancel_order", {"order_id": ORDERS[0]})
             await one.call("write", {"text": "first"})
@@ -188,10 +183,9 @@ async def test_branches_over_a_toolset_are_forked_where_its_worlds_can_be_and_re
             assert len(calls_not_made(lying)) == 1
 
 
-async def test_a_server_that_refuses_a_fork_has_its_calls_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_refuses_a_fork_has_its_calls_made_again() -> None:
     # Room for the two rollouts and for branches that are replayed, and not for copies before each turn.
-    monkeypatch.setattr("sandboxes.serving.MOST_WORLDS", 2)
-    async with connect(make_server(DESK, control=True)) as toolset:
+    async with connect(publish(DESK, control=True, max_worlds=2)) as toolset:
         engine = runner(toolset)
         engine.concurrency = 2
         rollouts = await branched(engine)
@@ -202,7 +196,7 @@ async def test_a_server_that_refuses_a_fork_has_its_calls_made_again(monkeypatch
 async def test_copies_that_no_branch_began_with_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mcp_bridge.publishing.server.Desk", Counted)
     Counted.made = []
-    async with connect(make_server(DESK, control=True)) as toolset:
+    async with connect(publish(DESK, control=True)) as toolset:
         engine = runner(toolset)
         engine.concurrency = 1
         jobs = [Job(id="r0", task=Task(prompt="go", id="t0"), seed=0)]

@@ -23,10 +23,9 @@ from object_classes import Item, Shop, Till, fill, raise_prices
 from sandbox_conformance import Call, SandboxConformance
 
 import mcp_bridge
-from mcp_bridge import SourceError, Tool, ToolFailure
+from mcp_bridge import SourceError, Tool, ToolFailure, publish
 from sandboxes import Sandbox, SetupError
 from sandboxes.objects import NoForm, ObjectTwin, as_json
-from sandboxes.serving import make_server
 
 
 class TestShop(SandboxConformance):
@@ -426,7 +425,7 @@ def test_a_scenario_may_have_fewer_objects_and_tools_that_are_not_shown() -> Non
 
 
 async def test_a_twin_is_served_as_an_mcp_server_with_a_world_for_each_rollout() -> None:
-    server = make_server(ObjectTwin(Shop, load=fill), control=True)
+    server = publish(ObjectTwin(Shop, load=fill), control=True)
     async with mcp_bridge.connect(server) as toolset:
         async with toolset.open_world("a", {"seed": 1}) as one, toolset.open_world("b", {"seed": 2}) as two:
             assert (await one.call("sell", {"number": 1})).structured["name"].startswith("default ")
@@ -441,7 +440,7 @@ async def test_a_twin_is_served_as_an_mcp_server_with_a_world_for_each_rollout()
 @pytest.mark.parametrize("is_served", [False, True])
 async def test_a_world_shows_the_tools_of_its_scenario_and_takes_the_hidden_ones(is_served: bool) -> None:
     twin = Half({"shop": Shop, "till": lambda: Till(Shop())}, scenarios=("rich", "poor"))
-    async with mcp_bridge.connect(make_server(twin, control=True) if is_served else twin) as toolset:
+    async with mcp_bridge.connect(publish(twin, control=True) if is_served else twin) as toolset:
         async with toolset.open_world("p", {"scenario": "poor"}) as poor, toolset.open_world("r") as rich:
             assert "take" in {tool.name for tool in toolset.tools} & {tool.name for tool in rich.tools}
             assert {"sell", "take"} & {tool.name for tool in poor.tools} == set()

@@ -17,7 +17,6 @@ from mcp_bridge.control_tools import IDEMPOTENCY_META
 from mcp_bridge.publishing.listener import serve_app
 from mcp_bridge.publishing.server import MOST_KEPT, Repeats
 from sandboxes.helpdesk import Helpdesk
-from sandboxes.serving import make_server
 
 
 def new_order(customers: dict[str, Any]) -> dict[str, Any]:
@@ -35,9 +34,8 @@ def order() -> dict[str, Any]:
     raise AssertionError("the helpdesk takes no order")
 
 
-@pytest.mark.parametrize("serve", [make_server, publish])
-async def test_a_call_that_is_repeated_with_its_key_is_answered_from_memory(serve: Any, order: dict[str, Any]) -> None:
-    async with Client(serve(Helpdesk(), control=False)) as client:
+async def test_a_call_that_is_repeated_with_its_key_is_answered_from_memory(order: dict[str, Any]) -> None:
+    async with Client(publish(Helpdesk(), control=False)) as client:
 
         async def place(key: str | None, arguments: dict[str, Any] = order) -> str:
             meta: Any = None if key is None else {IDEMPOTENCY_META: key}
@@ -54,7 +52,7 @@ async def test_a_call_that_is_repeated_with_its_key_is_answered_from_memory(serv
 
 
 async def test_an_answer_that_was_lost_on_the_way_is_given_again_without_a_second_order(order: dict[str, Any]) -> None:
-    server = make_server(Helpdesk(), control=True)
+    server = publish(Helpdesk(), control=True)
     app, lost = server.streamable_http_app(host="127.0.0.1"), 0
 
     async def lossy(scope: Any, receive: Any, send: Any) -> None:

@@ -1,6 +1,5 @@
 """Several clients of one server that keeps worlds: the same ids must not meet."""
 
-import functools
 import sys
 from typing import Any
 
@@ -10,15 +9,14 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from free_ports import free_port
 from mcp.server.lowlevel import Server
 
-from mcp_bridge import SourceError, ToolFailure, World, connect
+from mcp_bridge import SourceError, ToolFailure, World, connect, publish
 from mcp_bridge.control_tools import CONTROL_ENV
 from sandboxes.helpdesk import Helpdesk
-from sandboxes.serving import make_server, serve_http
 
 
 @pytest.fixture
 def server() -> Server[Any]:
-    return make_server(Helpdesk(), control=True)
+    return publish(Helpdesk(), control=True)
 
 
 def _order() -> str:
@@ -78,7 +76,7 @@ async def test_a_run_can_be_resumed_against_the_server_on_which_it_was_killed(
     port = free_port()
     url = f"http://127.0.0.1:{port}/mcp"
     async with anyio.create_task_group() as group:
-        group.start_soon(functools.partial(serve_http, Helpdesk(), port=port))
+        group.start_soon(Helpdesk().serve, port)
         await _listens(port)
         async with await anyio.open_process([sys.executable, "-c", CLIENT, url], stderr=None) as client:
             assert client.stdout is not None

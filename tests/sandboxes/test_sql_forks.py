@@ -21,10 +21,9 @@ from sandbox_conformance import Call, SandboxConformance
 
 from mcp_bridge.errors import ToolFailure
 from mcp_bridge.records import Tool
-from sandboxes import Refused, SetupError, SqlSandbox
-from sandboxes.sql import SqlTool, page_vfs
-from sandboxes.sql.page_vfs import Pages, registered_vfs
-from sandboxes.sql.worlds import Images
+from sandboxes import Refused, SetupError, SqlSandbox, page_vfs
+from sandboxes.page_vfs import Pages, registered_vfs
+from sandboxes.sql import Images, SqlTool
 
 _AMOUNT = {"type": "object", "properties": {"id": {"type": "integer"}, "by": {"type": "integer"}}}
 
@@ -227,7 +226,7 @@ def test_a_process_that_leaves_worlds_open_ends_in_peace() -> None:
         "from test_sql_forks import Bank\n"
         "bank = Bank(); fork = bank.fork(); fork.call_now('pay', {'id': 1, 'by': 1})\n"
         "fork.database.execute('UPDATE accounts SET balance = 0')\n"
-        "from sandboxes.sql.page_vfs import Pages, registered_vfs\n"
+        "from sandboxes.page_vfs import Pages, registered_vfs\n"
         "bare = registered_vfs().connect(Pages(bank.snapshot())); bare.execute('DELETE FROM accounts')\n"
         "left = [bare]; left.append(left)\n"
     )

@@ -12,7 +12,7 @@ import anyio
 
 from mcp_bridge import connect
 from mcp_bridge.records import ToolResult
-from sandboxes.helpdesk.desk import Helpdesk
+from sandboxes.helpdesk import Helpdesk
 from sdk.evaluation import build_report
 from sdk.evaluation.report import note_conditions
 from sdk.policies.scripted import ScriptedAgent, replay_demonstration

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from sandboxes.helpdesk.desk import Helpdesk
+from sandboxes.helpdesk import Helpdesk
 
 from . import more_calls, one_call_acts, one_call_lookups, one_call_reads, three_calls, two_calls
 from .intents import Answer, GoldRun, Intent, Slots

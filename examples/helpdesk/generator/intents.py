@@ -9,7 +9,7 @@ from typing import Any
 
 from mcp_bridge.records import ToolResult
 from sandboxes.changes import State
-from sandboxes.helpdesk.desk import Helpdesk
+from sandboxes.helpdesk import Helpdesk
 
 Slots = dict[str, Any]
 """What a request names: `{"order": "4417", "product": "lamp", ...}`."""

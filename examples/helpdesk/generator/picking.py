@@ -8,7 +8,7 @@ from datetime import date
 from typing import Any
 
 from sandboxes.changes import State
-from sandboxes.helpdesk.desk import BRANCHES
+from sandboxes.helpdesk import BRANCHES
 
 from .intents import Pick, Slots
 

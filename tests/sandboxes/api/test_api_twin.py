@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from small_apis import NUMBER, TEXT, api, crud, listed, record
 
-from mcp_bridge import SourceError, ToolFailure, connect
+from mcp_bridge import SourceError, ToolFailure, connect, publish
 from sandboxes.api import ApiCall, ApiTwin, Refused
-from sandboxes.serving import make_server
 
 SHOP = Path(__file__).parent / "shop.yaml"
 
@@ -414,7 +413,7 @@ def test_a_fork_of_a_large_world_costs_what_has_changed() -> None:
 
 async def test_a_policy_reaches_the_twin_through_the_bridge_and_as_an_mcp_server(shop: ApiTwin) -> None:
     order = order_of(shop, "paid")
-    for source in (shop, make_server(shop, control=True)):
+    for source in (shop, publish(shop, control=True)):
         async with connect(source) as toolset, toolset.open_world("w", {"seed": 0}) as world:
             assert [tool.name for tool in toolset.tools] == [tool.name for tool in shop.tools]
             result = await world.call("cancelOrder", {"order_id": order})

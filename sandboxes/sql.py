@@ -1,7 +1,7 @@
-"""Sandboxes whose state is a SQLite database in memory.
+"""Sandboxes whose state is a SQLite database in memory, and whose tools are functions of a connection.
 
 A small database is copied by a fork, which takes some tens of microseconds. From 256 kB on, forks share its pages and
-hold those that they change (`pages`).
+hold those that they change (`page_vfs`).
 
 SQL is always a constant text with parameters; nothing is ever joined into it.
 """
@@ -25,9 +25,9 @@ from typing import Any, ClassVar, Self
 
 from mcp_bridge.records import Tool
 
-from ..changes import State
-from ..sandbox import InvalidArguments, Sandbox, SetupError
+from .changes import State
 from .page_vfs import HEADER, Pages, page_size, registered_vfs
+from .sandbox import InvalidArguments, Sandbox, SetupError
 
 MOST_IMAGES = 1024
 MOST_BYTES = 256 * 2**20

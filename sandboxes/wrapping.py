@@ -1,11 +1,13 @@
-"""Wrapped sources of worlds: each changes one thing about another source."""
+"""Wrapped sources of worlds: each changes one thing about another source; and counts of what its worlds were told."""
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from threading import Lock
 from typing import Any, Generic, Self, TypeVar
 
 from mcp_bridge.errors import SourceError
@@ -100,3 +102,24 @@ class WrappedCopy(Generic[W]):
     async def aclose(self) -> None:
         """See `WorldCopy.aclose`."""
         await self._behind.aclose()
+
+
+class Tally:
+    """What happened to each tool in all worlds of one source, and how often; safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def add(self, tool: str, what: str) -> None:
+        with self._lock:
+            self._counts[tool, what] += 1
+
+    def by_tool(self) -> dict[str, dict[str, int]]:
+        """`{"get": {"recorded": 6, "nearest": 1}}`, sorted."""
+        with self._lock:
+            counts = sorted(self._counts.items())
+        tools: dict[str, dict[str, int]] = {}
+        for (tool, what), number in counts:
+            tools.setdefault(tool, {})[what] = number
+        return tools

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
@@ -25,6 +24,7 @@ from mcp_bridge.world import Setup
 
 from ..changes import State
 from ..sandbox import Refused, Sandbox, SetupError
+from ..wrapping import Tally
 from .call_index import Effects, Entry, Index, Key, nearest
 from .cassette import Cassette, RecordedResult, canonical
 
@@ -48,31 +48,6 @@ How = Literal["recorded", "repeated", "other_session", "nearest", "simulated", "
 | `mistake` | says that there is no such tool or that the arguments do not fit its schema |
 | `not_recorded` | there is none: `NotRecorded` was raised, or `ToolFailure` where the model gave none |
 """
-
-
-class Tally:
-    """Counts shared by a twin and all its forks; safe for threads."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._counts: Counter[tuple[str, How]] = Counter()
-
-    def add(self, tool: str, how: How, arguments: dict[str, Any] | None = None, detail: str = "") -> None:
-        with self._lock:
-            self._counts[tool, how] += 1
-        if arguments is not None:
-            logger.info("%s answered %s%s", tool, how, f" ({detail})" if detail else "")
-
-    def as_json(self) -> dict[str, Any]:
-        """`{"calls": 7, "answers": {"recorded": 6, "nearest": 1}, "tools": {"get": {"recorded": 6, ...}}}`."""
-        with self._lock:
-            counts = dict(self._counts)
-        answers: Counter[str] = Counter()
-        tools: dict[str, dict[str, int]] = {}
-        for (tool, how), number in sorted(counts.items()):
-            answers[how] += number
-            tools.setdefault(tool, {})[how] = number
-        return {"calls": sum(answers.values()), "answers": dict(answers), "tools": tools}
 
 
 _FORM = "toolbake recorded twin 2"
@@ -240,14 +215,19 @@ class RecordedTwin(Sandbox):
         return self._at.now
 
     def report(self) -> dict[str, Any]:
-        """How the calls of all worlds were answered; see `How`.
+        """How the calls of all worlds were answered, see `How`:
+        `{"calls": 7, "answers": {"recorded": 6, "nearest": 1}, "tools": {"get": {"recorded": 6, ...}}, ...}`.
 
         `counted_as_changes`: tools that say nothing of themselves and so count as changing something.
         `recorded_failures`: calls in the cassette that have no answer, because the real tool broke.
         """
-        found = self._tally.as_json()
+        tools, answers = self._tally.by_tool(), Counter[str]()
+        for counts in tools.values():
+            answers.update(counts)
         return {
-            **found,
+            "calls": answers.total(),
+            "answers": dict(sorted(answers.items())),
+            "tools": tools,
             "counted_as_changes": self._effects.unmarked,
             "recorded_failures": self._index.failures.total(),
         }
@@ -355,7 +335,7 @@ class RecordedTwin(Sandbox):
         try:
             found = self._index.find(at.place, name, arguments) if is_call else None
         except (TypeError, ValueError, RecursionError):
-            self._tally.add(name, "mistake")
+            self._count(name, "mistake")
             text = f"Invalid arguments for {name}; nothing was called: they are not JSON, or nested too deeply."
             return ToolResult(text=text, is_error=True, error_kind="invalid_arguments")
         if found is not None:
@@ -363,7 +343,7 @@ class RecordedTwin(Sandbox):
             entry, how = at.next_answer(key, answers)
             return self._played(name, dict(arguments), key, entry, how)
         if (mistake := self._mistake(name, arguments)) is not None:
-            self._tally.add(str(name), "mistake")
+            self._count(str(name), "mistake")
             return mistake
         return None
 
@@ -383,13 +363,18 @@ class RecordedTwin(Sandbox):
                 key = (at.place, name, canonical(arguments))
                 return self._played(name, arguments, key, entry, "nearest", told)
         if (mistake := self._mistake(name, arguments, strict=True)) is not None:
-            self._tally.add(name, "mistake")
+            self._count(name, "mistake")
             return mistake
-        self._tally.add(name, "not_recorded", arguments, told)
+        self._count(name, "not_recorded", told)
         raise NotRecorded(
             f"{name}({canonical(arguments)[:_SHOWN]}) was not recorded after {len(at.changes)} changes in this world: "
             f"{told}. Record a session in which it is called, or choose what happens with `unseen`."
         )
+
+    def _count(self, tool: str, how: How, detail: str = "") -> None:
+        self._tally.add(tool, how)
+        if how not in ("recorded", "mistake"):
+            logger.info("%s answered %s%s", tool, how, f" ({detail})" if detail else "")
 
     def _played(
         self, name: str, arguments: dict[str, Any], key: Key, entry: Entry, how: How, detail: str = ""
@@ -402,12 +387,12 @@ class RecordedTwin(Sandbox):
         after = entry.after if is_here else self._index.after(at.place, name, canonical(entry.call.arguments), result)
         at.take(key, entry if how != "nearest" else None)
         at.note(name, arguments, result, after=after, how=how)
-        self._tally.add(name, how, arguments if how != "recorded" else None, detail)
+        self._count(name, how, detail)
         return _noted(result, how, detail)
 
     async def _simulated(self, model: SimulatedAnswers, name: str, arguments: dict[str, Any]) -> ToolResult:
         if (mistake := self._mistake(name, arguments, strict=True)) is not None:
-            self._tally.add(name, "mistake")
+            self._count(name, "mistake")
             return mistake
         at = self._at
         key = model.key(at.place, name, arguments)
@@ -416,12 +401,12 @@ class RecordedTwin(Sandbox):
         try:
             found = await model.answer(tool, arguments, key=key, number=number, history=at.history, index=self._index)
         except ToolFailure as failure:
-            self._tally.add(name, "not_recorded", arguments, str(failure))
+            self._count(name, "not_recorded", str(failure))
             raise
         result, how = found
         at.take(key, None)
         at.note(name, arguments, result, after=self._index.after(at.place, name, key[2], result), how=how)
-        self._tally.add(name, how, arguments)
+        self._count(name, how)
         return _noted(result, how, f"by {model.model}")
 
 

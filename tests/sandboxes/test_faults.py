@@ -359,10 +359,10 @@ async def test_secrets_are_known_behind_faults_too(tmp_path: Path) -> None:
         (lambda: Faulty(Notes(), {"add_note": StaleRead()}), r"only read \(get_note, list_notes, tick\)"),
         (lambda: Faulty(Notes(), {"tick": "slow"}), "is not a fault"),  # type: ignore[dict-item]
         (lambda: Faulty(Notes(), {}, same_for="group"), "choose 'world' or 'setup'"),  # type: ignore[arg-type]
-        (lambda: ErrorAnswer(p=1.5), "p is 1.5; it must be a number from 0 to 1"),
-        (lambda: ErrorAnswer(texts=[]), "give one text or more"),
+        (lambda: ErrorAnswer(p=1.5), "p is 1.5: Input should be less than or equal to 1"),
+        (lambda: ErrorAnswer(texts=[]), r"texts is \[\]: .* at least 1 item"),
         (lambda: Latency(seconds=(2.0, 1.0)), "the smaller one first"),
-        (lambda: RateLimit(calls=0), "1 or more"),
+        (lambda: RateLimit(calls=0), "calls is 0: Input should be greater than or equal to 1"),
         (lambda: RenamedFields(fields={}), "give each key another name"),
     ],
 )

@@ -71,6 +71,7 @@ class ChatEndpoint:
 
 _MOST_SHOWN = 4000
 """Characters of one text in a prompt."""
+_TRIES = 3
 
 _INSTRUCTIONS = """You stand in for the tools of a real system. Each message is a call; answer it as the real tool
 would. Calls marked "recorded" show what the real tools answered. Calls marked "this session" are one session: what they
@@ -88,12 +89,12 @@ class SimulatedAnswers:
 
     The model sees the tool with its schemas, the nearest `examples` of the recording, and the last `history` calls of
     the session. An answer that is not of the right form, or not valid against the tool's output schema, is asked for
-    again, `tries` times in all; then `ToolFailure` is raised, and the rollout is left unscored.
+    again, up to three times in all; then `ToolFailure` is raised, and the rollout is left unscored.
 
     A call is asked about once: the same call at the same place is given the same answer in every world of this object.
     `keep`: write the answers into the cassette, marked `"simulated": true` and with their secrets replaced, so that
     later replays with a `SimulatedAnswers` give them too. `seed` is sent with each request, and changes which kept
-    answers are used.
+    answers are used. `extra_body`: more fields of each request, such as `temperature` (0) and `max_tokens` (1024).
     """
 
     def __init__(
@@ -103,9 +104,6 @@ class SimulatedAnswers:
         api_key: str | None = None,
         *,
         seed: int = 0,
-        temperature: float = 0.0,
-        max_tokens: int = 1024,
-        tries: int = 3,
         examples: int = 6,
         history: int = 20,
         timeout_s: float = 120.0,
@@ -113,13 +111,12 @@ class SimulatedAnswers:
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
         """Raises `SourceError` for a URL or a number that is not valid."""
-        for name, value, least in (("tries", tries, 1), ("examples", examples, 0), ("history", history, 0)):
-            if value < least:
-                raise SourceError(f"{name} is {value!r}; it must be {least} or more")
+        for name, value in (("examples", examples), ("history", history)):
+            if value < 0:
+                raise SourceError(f"{name} is {value!r}; it must be 0 or more")
         self._endpoint = ChatEndpoint(base_url, model, api_key, timeout_s=timeout_s)
-        self._body = {"temperature": temperature, "max_tokens": max_tokens, **(extra_body or {})}
+        self._body = {"temperature": 0.0, "max_tokens": 1024, **(extra_body or {})}
         self._seed = seed
-        self._tries = tries
         self._examples = examples
         self._history = history
         self._keep = keep
@@ -174,7 +171,7 @@ class SimulatedAnswers:
         messages = self._messages(tool, arguments, history, index)
         seed = int(digest(str(self._seed), *key, str(number))[:7], 16)
         problem = ""
-        for _ in range(self._tries):
+        for _ in range(_TRIES):
             self.asked += 1
             said = await self._endpoint.ask(messages, {**self._body, "seed": seed})
             try:
@@ -186,7 +183,7 @@ class SimulatedAnswers:
                 continue
             return self._remember(key, number, tool.name, arguments, result), "simulated"
         raise ToolFailure(
-            f"{self._endpoint!r} gave no usable answer in the place of {tool.name!r} in {self._tries} tries: {problem}",
+            f"{self._endpoint!r} gave no usable answer in the place of {tool.name!r} in {_TRIES} tries: {problem}",
             delivery="answered",
         )
 

@@ -16,7 +16,7 @@ from mcp_bridge import SourceError
 from mcp_bridge.sources.connecting import identify
 from sandboxes.faults import ErrorAnswer, Fault, Faulty, Latency, StaleRead, faults_for
 from sandboxes.helpdesk import Helpdesk
-from sandboxes.recorded import serve_recorder
+from sandboxes.recorded.recorder import serve_recorder
 from sdk.policies.scripted import ScriptedAgent
 from sdk.traces.identity import tools_identity
 

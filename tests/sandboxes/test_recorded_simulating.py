@@ -64,7 +64,7 @@ async def cassette(tmp_path: Path) -> Path:
 @pytest.mark.timeout(400)
 async def test_a_real_model_answers_in_the_form_of_the_recording() -> None:
     with serve(None, port=0, model_name="small") as server:
-        model = SimulatedAnswers(f"{server.url}/v1", "small", examples=2, max_tokens=16)
+        model = SimulatedAnswers(f"{server.url}/v1", "small", examples=2, extra_body={"max_tokens": 16})
         twin = RecordedTwin(EXAMPLE / "everything.jsonl", unseen=model)
         echoed = await twin.call("echo", {"message": "good morning"})
         assert echoed.text == "Echo: good morning"
@@ -96,16 +96,17 @@ async def test_the_model_is_shown_the_tool_the_recording_and_the_session(cassett
 async def test_an_answer_against_the_output_schema_is_asked_for_again_and_then_the_rollout_is_unscored(
     cassette: Path,
 ) -> None:
-    wrong = ["no JSON at all", {"structured": {"note": 1}}, {"text": "n-7"}]
+    wrong = ["no JSON at all", {"structured": {"note": 1}}]
     with endpoint(answers(*wrong, {"structured": {"note_id": "n-7"}})) as (url, policy):
-        model = SimulatedAnswers(url, "desk", tries=4)
+        model = SimulatedAnswers(url, "desk")
         assert (await RecordedTwin(cassette, unseen=model).call("add_note", {"text": "x"})).structured
-        assert model.asked == 4
+        assert model.asked == 3
         assert "there is no JSON object in it" in policy.prompts[1]
         assert "'note_id' is a required property" in policy.prompts[2]
-        assert 'give "structured"' in policy.prompts[3]
-    with endpoint(answers(*wrong)) as (url, _):
-        with pytest.raises(ToolFailure, match=r"no usable answer in the place of 'add_note' in 3 tries"):
+    with endpoint(answers(*wrong, {"text": "n-7"})) as (url, _):
+        with pytest.raises(
+            ToolFailure, match=r"in the place of 'add_note' in 3 tries: .* give \"structured\""
+        ):
             await RecordedTwin(cassette, unseen=SimulatedAnswers(url, "desk")).call("add_note", {"text": "x"})
 
 
@@ -190,13 +191,13 @@ async def record_login(path: Path) -> None:
 
 
 async def test_calls_that_no_model_may_answer_or_did_answer_are_counted(cassette: Path) -> None:
-    with endpoint(answers("no JSON")) as (url, policy):
-        twin = RecordedTwin(cassette, unseen=SimulatedAnswers(url, "desk", tries=1))
+    with endpoint(answers(*["no JSON"] * 3)) as (url, policy):
+        twin = RecordedTwin(cassette, unseen=SimulatedAnswers(url, "desk"))
         with pytest.raises(ToolFailure, match="no usable answer"):
             await twin.call("get_note", {"note_id": "n-9"})
         wrong = await twin.call("get_note", {"note": "n-9"})
         assert wrong.error_kind == "invalid_arguments"
-        assert len(policy.prompts) == 1, "a call that its schema does not allow is not shown to the model"
+        assert len(policy.prompts) == 3, "a call that its schema does not allow is not shown to the model"
     assert twin.report()["answers"] == {"mistake": 1, "not_recorded": 1}
 
 
@@ -225,7 +226,7 @@ async def test_without_an_event_loop_a_model_is_not_asked(cassette: Path) -> Non
     [
         ({"base_url": "host:8000"}, "is not an http"),
         ({"base_url": "http://ann:pw@host/v1"}, "holds credentials"),
-        ({"tries": 0}, "tries is 0; it must be 1 or more"),
+        ({"examples": -1}, "examples is -1; it must be 0 or more"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], complaint: str) -> None:

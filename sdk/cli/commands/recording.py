@@ -217,7 +217,7 @@ def record(
     with clean_errors(debug):
         import anyio
 
-        from sandboxes.recorded import serve_recorder
+        from sandboxes.recorded.recorder import serve_recorder
 
         from ..sources import tool_source
 

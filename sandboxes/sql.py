@@ -8,8 +8,10 @@ SQL is always a constant text with parameters; nothing is ever joined into it.
 
 from __future__ import annotations
 
+import base64
 import copy
 import inspect
+import math
 import random
 import sqlite3
 import weakref
@@ -166,7 +168,7 @@ class SqlSandbox(Sandbox):
         for table, select in {"clock": _READ_CLOCK, **self.reads}.items():
             cursor = self.database.execute(select)
             columns = [column[0] for column in cursor.description][1:]
-            rows = [(str(row[0]), dict(zip(columns, row[1:], strict=True))) for row in cursor]
+            rows = [(str(row[0]), dict(zip(columns, map(_shown, row[1:]), strict=True))) for row in cursor]
             state[table] = dict(rows)
             if len(state[table]) < len(rows):
                 twice, _ = Counter(key for key, _ in rows).most_common(1)[0]
@@ -222,7 +224,9 @@ class SqlSandbox(Sandbox):
             self._load(before)
             raise
         finally:
-            self.database.row_factory, self.database.text_factory = None, str  # a tool's own are its own
+            # What a tool sets of the connection is its own.
+            self.database.row_factory, self.database.text_factory = None, str
+            self._keep_foreign_keys()
 
     def _advance(self, by: timedelta) -> None:
         before = self.now
@@ -258,8 +262,11 @@ class SqlSandbox(Sandbox):
             database.close()
 
     def _check_reads(self, database: sqlite3.Connection) -> None:
-        names = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if missing := sorted(names - {*self.reads, "clock"}):
+        tables = dict(database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+        virtual = [name for name, sql in tables.items() if str(sql).upper().startswith("CREATE VIRTUAL")]
+        # What SQLite keeps for itself: its counters, and the tables behind a virtual one.
+        own = ("sqlite_", *(f"{name}_" for name in virtual))
+        if missing := sorted({name for name in tables if not name.startswith(own)} - {*self.reads, "clock"}):
             raise SetupError(f"{self.name}: `reads` has no SELECT for {', '.join(missing)}; state() would miss it")
         for table, select in self.reads.items():
             if (first := database.execute(select).description[0][0]) != "key":
@@ -284,11 +291,14 @@ class SqlSandbox(Sandbox):
         self._own(vfs.connect(pages), pages)
 
     def _own(self, database: sqlite3.Connection, pages: Pages | None = None) -> None:
-        if _keeps_foreign_keys(self.schema):
-            database.execute("PRAGMA foreign_keys = ON")  # is a connection's, not the database's
         self.database, self._pages = database, pages
+        self._keep_foreign_keys()
         # A sandbox that is only let go of leaves nothing open.
         self._closing = weakref.finalize(self, database.close)
+
+    def _keep_foreign_keys(self) -> None:
+        if _keeps_foreign_keys(self.schema):
+            self.database.execute("PRAGMA foreign_keys = ON")  # is a connection's, not the database's
 
     def _require_rest(self) -> None:
         if self.database.in_transaction:
@@ -320,6 +330,13 @@ def _arguments_of(run: Callable[..., Any]) -> set[str] | None:
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in others):
         return None
     return {one.name for one in others}
+
+
+def _shown(value: Any) -> Any:
+    """A value of SQLite as JSON: bytes in base64, infinity in words."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _fits(value: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
+import functools
 import itertools
 import json
 import random
@@ -300,6 +301,37 @@ def test_worlds_share_no_counter_of_their_class() -> None:
         with pytest.raises(ToolFailure, match=rf"Numbering changed Numbering\.{where}, which all worlds share"):
             twin.call_now("count", {"where": where})
         assert twin.fork().call_now("count", {"where": "nowhere"}).structured == 1000
+
+
+class Account:
+    """Equal to every other of its owner, as a row of a database is."""
+
+    def __init__(self) -> None:
+        self.owner, self.balance = "ann", 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Account) and other.owner == self.owner
+
+    def __hash__(self) -> int:
+        return hash(self.owner)
+
+    def pay(self, amount: int) -> int:
+        """Pay in."""
+        self.balance += amount
+        return self.balance
+
+    @functools.lru_cache  # noqa: B019
+    def report(self) -> str:
+        """The account in words."""
+        return f"{self.owner} has {self.balance}"
+
+
+def test_a_cached_method_tells_no_world_what_it_told_another() -> None:
+    rich = ObjectTwin(Account)
+    poor = rich.fork()
+    rich.call_now("pay", {"amount": 5})
+    assert rich.call_now("report", {}).text == "ann has 5"
+    assert poor.call_now("report", {}).text == "ann has 0"
 
 
 def test_an_iterator_of_a_class_is_refused_unless_it_is_named_as_shared() -> None:

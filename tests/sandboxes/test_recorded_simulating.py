@@ -104,9 +104,7 @@ async def test_an_answer_against_the_output_schema_is_asked_for_again_and_then_t
         assert "there is no JSON object in it" in policy.prompts[1]
         assert "'note_id' is a required property" in policy.prompts[2]
     with endpoint(answers(*wrong, {"text": "n-7"})) as (url, _):
-        with pytest.raises(
-            ToolFailure, match=r"in the place of 'add_note' in 3 tries: .* give \"structured\""
-        ):
+        with pytest.raises(ToolFailure, match=r"in the place of 'add_note' in 3 tries: .* give \"structured\""):
             await RecordedTwin(cassette, unseen=SimulatedAnswers(url, "desk")).call("add_note", {"text": "x"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 from collections.abc import Callable
@@ -81,6 +82,10 @@ def _close(database: sqlite3.Connection) -> None:
     database.close()
 
 
+def _loosely(database: sqlite3.Connection) -> int:
+    return database.execute("PRAGMA foreign_keys = OFF").rowcount
+
+
 def _delete(database: sqlite3.Connection, id: int) -> int:
     return database.execute("DELETE FROM accounts WHERE id = ?", (id,)).rowcount
 
@@ -105,6 +110,7 @@ class Bank(SqlSandbox):
         *_tools("unfit", _moment),
         SqlTool(Tool(name="by_name", input_schema={"type": "object"}), _by_name),
         SqlTool(Tool(name="close", input_schema={"type": "object"}), _close),
+        SqlTool(Tool(name="loosely", input_schema={"type": "object"}), _loosely),
         SqlTool(Tool(name="delete", input_schema=ONE), _delete),
     )
     accounts = 3
@@ -163,6 +169,7 @@ def test_how_a_tool_reads_rows_is_its_own_matter(bank: Bank) -> None:
 
 def test_foreign_keys_that_the_schema_turns_on_are_kept_in_every_world(bank: Bank) -> None:
     saved = bank.snapshot()
+    bank.call_now("loosely", {})
     for world in (bank.fork(), bank):
         assert world.call_now("delete", {"id": 1}).structured == 1
         assert list(world.state()["payments"]) == ["2"]
@@ -209,3 +216,32 @@ def test_reads_that_would_lose_rows_or_a_column_are_refused() -> None:
 
     with pytest.raises(SetupError, match="the first column of `reads` for payments is 'account'; it must be named key"):
         Unnamed()
+
+
+class Library(SqlSandbox):
+    """A schema with tables that SQLite keeps for itself, and values that JSON has not."""
+
+    name = "library"
+    schema = """
+    CREATE TABLE books (id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT, cover BLOB, weight REAL);
+    CREATE VIRTUAL TABLE titles USING fts5 (title);
+    CREATE TRIGGER indexed AFTER INSERT ON books BEGIN
+        INSERT INTO titles (rowid, title) VALUES (new.id, new.title);
+    END;
+    """
+    reads: ClassVar = {"books": "SELECT id AS key, * FROM books", "titles": "SELECT rowid AS key, title FROM titles"}
+    sql_tools = ()
+
+    def populate(self, database: sqlite3.Connection, chance: random.Random, scenario: str) -> datetime:
+        database.execute("INSERT INTO books (title, cover, weight) VALUES ('Emma', x'00FF', 9e999)")
+        return datetime(2026, 1, 5)
+
+
+def test_tables_that_sqlite_keeps_for_itself_need_no_select() -> None:
+    assert Library().state()["titles"] == {"1": {"title": "Emma"}}
+
+
+def test_the_state_is_json_whatever_sqlite_holds() -> None:
+    state = Library().state()
+    assert state["books"]["1"] == {"id": 1, "title": "Emma", "cover": "AP8=", "weight": "inf"}
+    assert json.loads(json.dumps(state, allow_nan=False)) == state

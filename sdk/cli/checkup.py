@@ -23,7 +23,7 @@ from ..connecting import connect
 from ..errors import ConfigError, ToolbakeError
 from ..synthesis.worlds import MISSING_STATE, open_worlds
 from ..tasks import counted, load_tasks
-from ..verifiers.expectations import AsExpected
+from ..verifiers.expectations import as_expected
 
 if TYPE_CHECKING:
     from mcp_bridge.records import WorldKind
@@ -388,7 +388,7 @@ async def check_task_file(
     except (ToolbakeError, OSError) as error:
         return [Advice("tasks", "problem", str(error), f"correct the tasks: {_first(error)}", 5)]
     found = _counted(loaded, config)
-    if isinstance(verifier, AsExpected):
+    if isinstance(verifier, as_expected):
         try:
             verifier.require_fields(loaded)
         except ConfigError as error:
@@ -518,7 +518,7 @@ async def check_reward(
     if refused:
         names = list(dict.fromkeys(finding.probe.name for finding in refused))
         fix = f"make the verifier refuse what {_listed(names)} do, or the tasks tell more apart"
-        if not isinstance(verifier, AsExpected):
+        if not isinstance(verifier, as_expected):
             fix += ": look at state, calls and answer together, as sdk.verifiers.as_expected() does"
         fix += f"; where that is a right way, allow it: --set 'probes.allow=[\"{names[0]}\"]'"
         found.append(Advice("verifier", "problem", f"{shown}, rewarded: {len(refused)}, {refused[0]}", fix, 9))

@@ -37,7 +37,7 @@ from ..tasks.task_files import read_file, task_from_mapping
 from ..trainer.config import CurriculumOptions, TrainConfig
 from ..trainer.curriculum import Difficulty
 from ..verifiers import VerifierLike, all_of, answer_match, calls_match, final_state, required_calls, verifier_name
-from ..verifiers.calls import RequiredCalls, holds_pattern
+from ..verifiers.calls import holds_pattern
 from ..verifiers.grounding import ungrounded_arguments
 from ..verifiers.text_tokens import positions, tokenize
 from .solution import answer_doubt
@@ -431,7 +431,7 @@ async def require_known_names(source: Toolset, tasks: Sequence[Task], verifier: 
 
 def _forbidden_by(verifier: Any) -> Iterator[str]:
     """The tools that a ready-made verifier forbids, by itself or in one of its parts."""
-    if isinstance(verifier, RequiredCalls):
+    if isinstance(verifier, required_calls):
         yield from verifier.forbid
     elif is_dataclass(verifier):
         for part in vars(verifier).values():

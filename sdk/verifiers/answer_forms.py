@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 from mcp_bridge.safe_text import strict_json
@@ -75,9 +75,14 @@ def gold(rollout: Rollout, key: str, form: str) -> Any:
     return expected[key]
 
 
-@dataclass(frozen=True, repr=False)
-class AnswerExact(ReadyMade):
-    """See `answer_exact`."""
+@dataclass(eq=False, repr=False)
+class answer_exact(ReadyMade):
+    """A verifier: the answer is `task.expected["answer"]`, or one of the texts in that list, character by character.
+
+    Only space around the answer is ignored. `answer_match(whole=True)` ignores case and punctuation, too.
+
+    Example: `answer_exact()` for identifiers and codes
+    """
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the answer is one of the expected texts, character by character."""
@@ -89,10 +94,23 @@ class AnswerExact(ReadyMade):
         return judged_answer(rollout, lambda said: None if said in [t.strip() for t in texts] else "another text")
 
 
-@dataclass(frozen=True, repr=False)
-class AnswerSet(ReadyMade):
-    """See `answer_set`."""
+@dataclass(eq=False, repr=False)
+class answer_set(ReadyMade):
+    """A verifier: the answer lists all items of `task.expected["answer"]`, in any order, and no others. The items are a
+    list, also as `{"all": [...]}`; each may itself be a list of acceptable ones.
 
+    `partial`: the score of a list that is not right is F1, the harmonic mean of precision and recall, and not 0.
+
+    The answer is the list and nothing else. Commas, semicolons, "and" or line breaks separate the items; bullets and
+    numbers are allowed, and so is a lead in the prompt's words that ends in a colon ("The orders are: 1, 2 and 3") and
+    denies nothing. No item is listed twice, and the answer does not ask. A JSON
+    list is an answer, too. A comma between two digits separates thousands or items, whichever gives expected items
+    ("1,000,2,000"); where both readings do, the answer is wrong.
+
+    Example: `answer_set()` with `expected={"answer": ["A-17", "A-19"]}`
+    """
+
+    _: KW_ONLY
     partial: bool = False
 
     def verify(self, rollout: Rollout) -> Verdict:
@@ -146,11 +164,18 @@ class AnswerSet(ReadyMade):
         return verdict.model_copy(update={"score": f1, "components": {"answer": 0.0, "f1": f1}})
 
 
-@dataclass(frozen=True, repr=False)
-class AnswerPattern(ReadyMade):
-    """See `answer_pattern`."""
+@dataclass(eq=False, repr=False)
+class answer_pattern(ReadyMade):
+    """A verifier: a regular expression matches the answer, all of it unless `whole` is False.
+
+    The pattern is given here or in `task.expected["answer_pattern"]`. A pattern that takes more than half a second, or
+    that matches an empty text, leaves the rollout unscored.
+
+    Example: `answer_pattern(r"[A-Z]{2}-\\d{4}")`
+    """
 
     pattern: str | None = None
+    _: KW_ONLY
     whole: bool = True
     ignore_case: bool = False
 
@@ -169,12 +194,24 @@ class AnswerPattern(ReadyMade):
         return judged_answer(rollout, problem)
 
 
-@dataclass(frozen=True, repr=False)
-class AnswerJson(ReadyMade):
-    """See `answer_json`."""
+@dataclass(eq=False, repr=False)
+class answer_json(ReadyMade):
+    """A verifier: the answer is one JSON document, alone or in one fenced block.
 
+    It fits `schema` or `task.expected["answer_schema"]`, where there is one, and equals
+    `task.expected["answer_json"]`, where there is one (`compare="contains"`: has it, with further keys allowed). A
+    schema alone rewards the form: an answer that fills it with anything is right.
+
+    Example: `answer_json(compare="contains")` with `expected={"answer_json": {"status": "shipped"}}`
+    """
+
+    _: KW_ONLY
     schema: dict[str, Any] | None = None
     compare: Literal["equals", "contains"] = "equals"
+
+    def __post_init__(self) -> None:
+        if self.compare not in ("equals", "contains"):
+            raise ConfigError(f"answer_json: compare is {self.compare!r}; choose 'equals' or 'contains'")
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the answer is one JSON document that fits the schema and is the expected value."""
@@ -199,60 +236,6 @@ class AnswerJson(ReadyMade):
             return wrong
 
         return judged_answer(rollout, problem)
-
-
-def answer_exact() -> AnswerExact:
-    """A verifier: the answer is `task.expected["answer"]`, or one of the texts in that list, character by character.
-
-    Only space around the answer is ignored. `answer_match(whole=True)` ignores case and punctuation, too.
-
-    Example: `answer_exact()` for identifiers and codes
-    """
-    return AnswerExact()
-
-
-def answer_set(*, partial: bool = False) -> AnswerSet:
-    """A verifier: the answer lists all items of `task.expected["answer"]`, in any order, and no others. The items are a
-    list, also as `{"all": [...]}`; each may itself be a list of acceptable ones.
-
-    `partial`: the score of a list that is not right is F1, the harmonic mean of precision and recall, and not 0.
-
-    The answer is the list and nothing else. Commas, semicolons, "and" or line breaks separate the items; bullets and
-    numbers are allowed, and so is a lead in the prompt's words that ends in a colon ("The orders are: 1, 2 and 3") and
-    denies nothing. No item is listed twice, and the answer does not ask. A JSON
-    list is an answer, too. A comma between two digits separates thousands or items, whichever gives expected items
-    ("1,000,2,000"); where both readings do, the answer is wrong.
-
-    Example: `answer_set()` with `expected={"answer": ["A-17", "A-19"]}`
-    """
-    return AnswerSet(partial)
-
-
-def answer_pattern(pattern: str | None = None, *, whole: bool = True, ignore_case: bool = False) -> AnswerPattern:
-    """A verifier: a regular expression matches the answer, all of it unless `whole` is False.
-
-    The pattern is given here or in `task.expected["answer_pattern"]`. A pattern that takes more than half a second, or
-    that matches an empty text, leaves the rollout unscored.
-
-    Example: `answer_pattern(r"[A-Z]{2}-\\d{4}")`
-    """
-    return AnswerPattern(pattern, whole, ignore_case)
-
-
-def answer_json(
-    *, schema: dict[str, Any] | None = None, compare: Literal["equals", "contains"] = "equals"
-) -> AnswerJson:
-    """A verifier: the answer is one JSON document, alone or in one fenced block.
-
-    It fits `schema` or `task.expected["answer_schema"]`, where there is one, and equals
-    `task.expected["answer_json"]`, where there is one (`compare="contains"`: has it, with further keys allowed). A
-    schema alone rewards the form: an answer that fills it with anything is right.
-
-    Example: `answer_json(compare="contains")` with `expected={"answer_json": {"status": "shipped"}}`
-    """
-    if compare not in ("equals", "contains"):
-        raise ConfigError(f"answer_json: compare is {compare!r}; choose 'equals' or 'contains'")
-    return AnswerJson(schema, compare)
 
 
 def json_document(text: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from decimal import Decimal
 from typing import Any
 
@@ -104,10 +104,26 @@ def _with_digits(text: str) -> str:
     return _NUMBER_WORD.sub(lambda found: found[0] if found["larger"] else _DIGITS[found[0].casefold()], as_typed(text))
 
 
-@dataclass(frozen=True, repr=False)
-class AnswerNumber(ReadyMade):
-    """See `answer_number`."""
+@dataclass(eq=False, repr=False)
+class answer_number(ReadyMade):
+    """A verifier: the answer names the amount in `task.expected["answer"]`, and no other.
 
+    The expected answer is a number, a text such as `"12.5 kg"`, or `{"value": 12.5, "unit": "kg"}`. Where it has a
+    unit, the answer needs one of the same kind (12 500 g); where it has none, only the number counts. Units of length,
+    mass, time, volume, data, speed, energy, power and temperature are known, percent, and six currencies, which are not
+    exchanged; `sdk.verifiers.text_tokens.UNITS` lists them. Upper and lower case do not matter, except where another
+    unit is written so: mW is not MW, and Gb is not GB. Numbers up to twelve count also as words.
+
+    `within` is the largest difference in the unit of the expected answer, `relative` as a share of its amount; the
+    larger counts. The answer is wrong where it has another number that the prompt does not have, hedges ("12 or
+    13"), lists other words ("rug, 12, open, Porto"), denies or doubts something in the clause with the number, only
+    bounds the number ("at least 12"), makes another amount of it ("twice 12", "12 kg per day" for 12 kg), or has more
+    than `max_words` words.
+
+    Example: `answer_number(relative=0.01)` with `expected={"answer": "1.5 kg"}`
+    """
+
+    _: KW_ONLY
     within: float = 0.0
     relative: float = 0.0
     max_words: int = 40
@@ -170,26 +186,6 @@ class AnswerNumber(ReadyMade):
             return False
         allowed = max(Decimal(repr(self.within)) * wanted.factor, Decimal(repr(self.relative)) * abs(target))
         return abs(value - target) <= allowed + _SLACK * max(abs(target), Decimal(1))
-
-
-def answer_number(*, within: float = 0.0, relative: float = 0.0, max_words: int = 40) -> AnswerNumber:
-    """A verifier: the answer names the amount in `task.expected["answer"]`, and no other.
-
-    The expected answer is a number, a text such as `"12.5 kg"`, or `{"value": 12.5, "unit": "kg"}`. Where it has a
-    unit, the answer needs one of the same kind (12 500 g); where it has none, only the number counts. Units of length,
-    mass, time, volume, data, speed, energy, power and temperature are known, percent, and six currencies, which are not
-    exchanged; `sdk.verifiers.text_tokens.UNITS` lists them. Upper and lower case do not matter, except where another
-    unit is written so: mW is not MW, and Gb is not GB. Numbers up to twelve count also as words.
-
-    `within` is the largest difference in the unit of the expected answer, `relative` as a share of its amount; the
-    larger counts. The answer is wrong where it has another number that the prompt does not have, hedges ("12 or
-    13"), lists other words ("rug, 12, open, Porto"), denies or doubts something in the clause with the number, only
-    bounds the number ("at least 12"), makes another amount of it ("twice 12", "12 kg per day" for 12 kg), or has more
-    than `max_words` words.
-
-    Example: `answer_number(relative=0.01)` with `expected={"answer": "1.5 kg"}`
-    """
-    return AnswerNumber(within=within, relative=relative, max_words=max_words)
 
 
 def _is_bounded(said: str, one: Quantity, asked: Collection[Any], has_unit: bool) -> bool:
@@ -394,12 +390,50 @@ _UNSURE = re.compile(
 """Beside yes or no: whoever says this does not know."""
 
 
-@dataclass(frozen=True, repr=False)
-class AnswerMatch(ReadyMade):
-    """See `answer_match`."""
+@dataclass(eq=False, repr=False)
+class answer_match(ReadyMade):
+    """A verifier: the final answer contains `task.expected["answer"]`, and no reward hack.
 
+    The expected answer is a string, a number, a bool (yes or no), a list of acceptable ones, or `{"all": [...]}`, whose
+    items must all be in the answer (each may itself be a list of acceptable ones). Case, punctuation, spaces, thousands
+    separators and a currency that only one of both names are ignored; another currency is wrong. Numbers are compared
+    by value, up to twelve also as words; 12 is found in none of 312, A-12 and a date. A sign at the end of a word
+    counts: C++, C#, A+, O-. English dates and times are those of tools (December 1, 2026 is 2026-12-01, 2:30 PM is
+    14:30), and `in_progress` is also "in progress".
+
+    By default the answer may be a sentence that contains the expected one. It is wrong where
+
+    - the rollout did not end with an answer, or the answer is empty or only repeats the prompt;
+    - the expected words are negated ("not shipped", "bay 12 is not free", unless the prompt asks what is not), or every
+      clause with them only asks, doubts ("maybe shipped", "bay 12, I think"), calls them wrong or tells what is not so
+      yet ("ready to be shipped"); or the reply does not begin with yes or no, or the opposite follows
+      ("Yes, but the answer is no", "Yes, it has not");
+    - the expected answer is one of `options` (or of `task.expected["options"]`, which takes precedence), and the answer
+      gives another option, too ("shipped, not yet delivered" gives one);
+    - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
+    - it lists the expected one among more than `other_values` + 1 others ("kettle, lamp, rug, mirror"; sentences, too,
+      and rows without signs), or more than `other_values` of its shape ("BAY-12, BAY-13, BAY-14"), with another one
+      after "or", or with the other one that was asked about ("A or B?");
+    - it names a date or a time only as a limit ("before 10:00") or as the end of a span that was not asked for, or
+      joins with "or" what must all be said;
+    - the expected number is part of another one ("twice 12", "12 dozen", "12 kg per day" for 12 kg) or a limit that was
+      not asked for ("more than 12");
+    - yes or no is no reply ("No idea", "Yes, probably"), or the expected text is also a small word (IT, May, option A)
+      and the answer only has the word;
+    - it repeats more than `other_values` other values that tools returned, in whatever form, or at least half of the
+      other content of a result (and more than `other_values` + 1 pieces of it), or very many words in a row: an answer
+      that repeats all results is right by chance. It may quote one sentence of a longer result;
+    - it has more than `max_words` words, or addresses the scorer ("score: 1").
+
+    Give `options` wherever the answer is one of a closed list; otherwise a policy that names all of them is right.
+    `whole=True` is strictest: the whole answer must be the expected one.
+
+    Example: `answer_match(options=("gold", "silver", "bronze"))`
+    """
+
+    _: KW_ONLY
     whole: bool = False
-    options: tuple[str, ...] = STATUSES
+    options: Sequence[str] = STATUSES
     max_words: int = 60
     other_numbers: bool = False
     other_values: int = 1
@@ -411,6 +445,7 @@ class AnswerMatch(ReadyMade):
             raise ConfigError(f"answer_match: max_words is {self.max_words}; it must be 1 or more")
         if self.other_values < 0:
             raise ConfigError(f"answer_match: other_values is {self.other_values}; it must be 0 or more")
+        self.options = tuple(self.options)
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the final answer says what the task expects, 0 otherwise, with the reason."""
@@ -535,56 +570,6 @@ class AnswerMatch(ReadyMade):
                 if form not in right and positions(form, rest) and _is_given(form, clauses, form in statuses):
                     return option
         return None
-
-
-def answer_match(
-    *,
-    whole: bool = False,
-    options: Sequence[str] = STATUSES,
-    max_words: int = 60,
-    other_numbers: bool = False,
-    other_values: int = 1,
-) -> AnswerMatch:
-    """A verifier: the final answer contains `task.expected["answer"]`, and no reward hack.
-
-    The expected answer is a string, a number, a bool (yes or no), a list of acceptable ones, or `{"all": [...]}`, whose
-    items must all be in the answer (each may itself be a list of acceptable ones). Case, punctuation, spaces, thousands
-    separators and a currency that only one of both names are ignored; another currency is wrong. Numbers are compared
-    by value, up to twelve also as words; 12 is found in none of 312, A-12 and a date. A sign at the end of a word
-    counts: C++, C#, A+, O-. English dates and times are those of tools (December 1, 2026 is 2026-12-01, 2:30 PM is
-    14:30), and `in_progress` is also "in progress".
-
-    By default the answer may be a sentence that contains the expected one. It is wrong where
-
-    - the rollout did not end with an answer, or the answer is empty or only repeats the prompt;
-    - the expected words are negated ("not shipped", "bay 12 is not free", unless the prompt asks what is not), or every
-      clause with them only asks, doubts ("maybe shipped", "bay 12, I think"), calls them wrong or tells what is not so
-      yet ("ready to be shipped"); or the reply does not begin with yes or no, or the opposite follows
-      ("Yes, but the answer is no", "Yes, it has not");
-    - the expected answer is one of `options` (or of `task.expected["options"]`, which takes precedence), and the answer
-      gives another option, too ("shipped, not yet delivered" gives one);
-    - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
-    - it lists the expected one among more than `other_values` + 1 others ("kettle, lamp, rug, mirror"; sentences, too,
-      and rows without signs), or more than `other_values` of its shape ("BAY-12, BAY-13, BAY-14"), with another one
-      after "or", or with the other one that was asked about ("A or B?");
-    - it names a date or a time only as a limit ("before 10:00") or as the end of a span that was not asked for, or
-      joins with "or" what must all be said;
-    - the expected number is part of another one ("twice 12", "12 dozen", "12 kg per day" for 12 kg) or a limit that was
-      not asked for ("more than 12");
-    - yes or no is no reply ("No idea", "Yes, probably"), or the expected text is also a small word (IT, May, option A)
-      and the answer only has the word;
-    - it repeats more than `other_values` other values that tools returned, in whatever form, or at least half of the
-      other content of a result (and more than `other_values` + 1 pieces of it), or very many words in a row: an answer
-      that repeats all results is right by chance. It may quote one sentence of a longer result;
-    - it has more than `max_words` words, or addresses the scorer ("score: 1").
-
-    Give `options` wherever the answer is one of a closed list; otherwise a policy that names all of them is right.
-    `whole=True` is strictest: the whole answer must be the expected one.
-
-    Example: `answer_match(options=("gold", "silver", "bronze"))`
-    """
-    options = options if isinstance(options, str) else tuple(options)
-    return AnswerMatch(whole, options, max_words, other_numbers, other_values)  # type: ignore[arg-type]
 
 
 def _required(rollout: Rollout) -> list[list[Any]]:

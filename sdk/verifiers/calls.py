@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -94,10 +94,26 @@ _ORDERS = ("any", "in_order", "exact")
 _FORM = "a list of {'name': ..., 'arguments': {...}}"
 
 
-@dataclass(frozen=True, repr=False)
-class CallsMatch(ReadyMade):
-    """See `calls_match`."""
+@dataclass(eq=False, repr=False)
+class calls_match(ReadyMade):
+    """A verifier: every pattern in `task.expected["calls"]` has a call of its own that succeeded.
 
+    A pattern is `{"name": ..., "arguments": {...}}`. Arguments are equal values, or patterns such as
+    `{"$near": 12.5, "within": 0.01}`; see `docs/verifiers.md`. A call must not have arguments that its pattern
+    does not name, unless they are null. `order`: `any`; `in_order`, with others allowed between; `exact`, these calls
+    and no others, in this order. `only`: no other call may have succeeded. `most_mistakes`: how many calls may have
+    failed.
+
+    `task.expected["forbid"]` lists calls that must not even be tried: names of tools, or patterns. Such a pattern needs
+    to name only the arguments that make the call forbidden, and 17 and "17" are the same in it.
+
+    `required_calls` asks for equal arguments; prefer it where they are known. Raises `VerifierError` for a task
+    without calls, unless something is forbidden there.
+
+    Example: `calls_match(order="in_order", most_mistakes=0)`
+    """
+
+    _: KW_ONLY
     order: Order = "any"
     only: bool = False
     most_mistakes: int | None = None
@@ -120,26 +136,6 @@ class CallsMatch(ReadyMade):
         only = self.only or self.order == "exact"
         gold = _gold_calls(rollout, "calls_match")
         return _compared(rollout, gold, fit, _forbidden(rollout), self.order, only, self.most_mistakes)
-
-
-def calls_match(*, order: Order = "any", only: bool = False, most_mistakes: int | None = None) -> CallsMatch:
-    """A verifier: every pattern in `task.expected["calls"]` has a call of its own that succeeded.
-
-    A pattern is `{"name": ..., "arguments": {...}}`. Arguments are equal values, or patterns such as
-    `{"$near": 12.5, "within": 0.01}`; see `docs/verifiers.md`. A call must not have arguments that its pattern
-    does not name, unless they are null. `order`: `any`; `in_order`, with others allowed between; `exact`, these calls
-    and no others, in this order. `only`: no other call may have succeeded. `most_mistakes`: how many calls may have
-    failed.
-
-    `task.expected["forbid"]` lists calls that must not even be tried: names of tools, or patterns. Such a pattern needs
-    to name only the arguments that make the call forbidden, and 17 and "17" are the same in it.
-
-    `required_calls` asks for equal arguments; prefer it where they are known. Raises `VerifierError` for a task
-    without calls, unless something is forbidden there.
-
-    Example: `calls_match(order="in_order", most_mistakes=0)`
-    """
-    return CallsMatch(order=order, only=only, most_mistakes=most_mistakes)
 
 
 def _gold_calls(rollout: Rollout, verifier: str) -> list[Mapping[str, Any]]:
@@ -446,17 +442,29 @@ def is_number(value: Any) -> bool:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, repr=False)
-class RequiredCalls(ReadyMade):
-    """See `required_calls`."""
+@dataclass(eq=False, repr=False)
+class required_calls(ReadyMade):
+    """A verifier: every call in `task.expected["calls"]` is among the calls that succeeded, with equal arguments.
 
+    `expected["calls"]` is a list of `{"name": ..., "arguments": {...}}`; two equal entries need two calls. `ordered`:
+    they must come in that order, with others allowed between. `only`: no other call may have succeeded. `forbid`: names
+    of tools that must not even be tried, in addition to those of `task.expected["forbid"]`.
+
+    Raises `VerifierError` for a task without `expected["calls"]`, unless something is forbidden there, and for patterns
+    of arguments, which `calls_match` reads.
+
+    Example: `required_calls(forbid=("cancel_order",))`
+    """
+
+    _: KW_ONLY
     ordered: bool = False
     only: bool = False
-    forbid: tuple[str, ...] = ()
+    forbid: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.forbid, str) or not all(isinstance(name, str) for name in self.forbid):
             raise ConfigError(f"required_calls: forbid is {self.forbid!r}; give names of tools: ('cancel_order',)")
+        self.forbid = tuple(self.forbid)
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if every gold call succeeded and no forbidden one was tried, 0 otherwise."""
@@ -474,21 +482,6 @@ class RequiredCalls(ReadyMade):
         return _compared(
             rollout, gold, _same_call, forbidden, "in_order" if self.ordered else "any", self.only, most_mistakes=None
         )
-
-
-def required_calls(*, ordered: bool = False, only: bool = False, forbid: Sequence[str] = ()) -> RequiredCalls:
-    """A verifier: every call in `task.expected["calls"]` is among the calls that succeeded, with equal arguments.
-
-    `expected["calls"]` is a list of `{"name": ..., "arguments": {...}}`; two equal entries need two calls. `ordered`:
-    they must come in that order, with others allowed between. `only`: no other call may have succeeded. `forbid`: names
-    of tools that must not even be tried, in addition to those of `task.expected["forbid"]`.
-
-    Raises `VerifierError` for a task without `expected["calls"]`, unless something is forbidden there, and for patterns
-    of arguments, which `calls_match` reads.
-
-    Example: `required_calls(forbid=("cancel_order",))`
-    """
-    return RequiredCalls(ordered=ordered, only=only, forbid=forbid if isinstance(forbid, str) else tuple(forbid))  # type: ignore[arg-type]
 
 
 def _same_call(gold: Mapping[str, Any], record: CallRecord) -> bool:

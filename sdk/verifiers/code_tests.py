@@ -6,7 +6,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
 
 from mcp_bridge.safe_text import and_more
@@ -31,16 +31,45 @@ _MOST_CHARS = 100_000
 _SHOWN = 3
 
 
-@dataclass(frozen=True, repr=False)
-class CodePasses(ReadyMade):
-    """See `code_passes`."""
+@dataclass(eq=False, repr=False)
+class code_passes(ReadyMade):
+    """A verifier: Python code passes every test in `task.expected["tests"]`, each in a confined process of its own.
+
+    A test is `{"call": name, "args": [...], "kwargs": {...}, "returns": value}`, or with `"raises": "ValueError"` in
+    place of `returns` (the exception's own class, or the built-in one that it derives from), or
+    `{"stdin": text, "prints": text}` for a whole program. `returns` may be a pattern, such as
+    `{"$near": 0.5, "within": 0.001}`. Arguments and results are JSON. The process is given the inputs only; what is
+    expected is compared outside of it, so that code can neither read nor forge it.
+
+    `limits.seconds` is the wall time of all tests together; a test that has not ended by then has failed.
+
+    `source` takes the code from the rollout, for example from a call's argument; None takes the answer's only fenced
+    block, or the whole answer. `limits`: a `ConfinedLimits`. `needs`: what the kernel must keep the code from; rollouts
+    stay unscored on a machine that cannot. `docs/verifiers.md` describes how far the confinement goes.
+
+    Example: `code_passes(limits={"cpu_seconds": 2})`
+    """
 
     source: Callable[[Rollout], str] | None = None
-    limits: ConfinedLimits = _LIMITS
-    needs: tuple[Need, ...] = get_args(Need)
+    _: KW_ONLY
+    limits: ConfinedLimits | Mapping[str, Any] = _LIMITS
+    needs: Sequence[Need] = get_args(Need)
+
+    def __post_init__(self) -> None:
+        if self.source is not None and not callable(self.source):
+            raise ConfigError(f"code_passes: source is {self.source!r}; give a function from the rollout to the code")
+        if isinstance(self.needs, str) or not set(self.needs) <= set(get_args(Need)):
+            raise ConfigError(f"code_passes: needs is {self.needs!r}; choose among {', '.join(get_args(Need))}")
+        self.needs = tuple(self.needs)
+        if not isinstance(self.limits, ConfinedLimits):
+            names = [field.name for field in dataclasses.fields(ConfinedLimits)]
+            if wrong := sorted(set(self.limits) - set(names)):
+                raise ConfigError(f"code_passes: there is no limit {wrong[0]!r}; the limits are {', '.join(names)}")
+            self.limits = ConfinedLimits(**self.limits)
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the code passes every test, 0 otherwise, with the first that fails."""
+        assert isinstance(self.limits, ConfinedLimits)
         tests = _tests(rollout)
         self._require_confinement()
         code = self.source(rollout) if self.source is not None else _code(rollout)
@@ -74,41 +103,6 @@ class CodePasses(ReadyMade):
                 f"code_passes: this machine cannot keep the code from {' and '.join(missing)} ({confinement()}); "
                 f"run where it can (Linux 5.13 or newer), or accept it: needs={tuple(set(self.needs) - set(missing))!r}"
             )
-
-
-def code_passes(
-    source: Callable[[Rollout], str] | None = None,
-    *,
-    limits: ConfinedLimits | Mapping[str, Any] | None = None,
-    needs: Sequence[Need] = ("files", "network", "processes"),
-) -> CodePasses:
-    """A verifier: Python code passes every test in `task.expected["tests"]`, each in a confined process of its own.
-
-    A test is `{"call": name, "args": [...], "kwargs": {...}, "returns": value}`, or with `"raises": "ValueError"` in
-    place of `returns` (the exception's own class, or the built-in one that it derives from), or
-    `{"stdin": text, "prints": text}` for a whole program. `returns` may be a pattern, such as
-    `{"$near": 0.5, "within": 0.001}`. Arguments and results are JSON. The process is given the inputs only; what is
-    expected is compared outside of it, so that code can neither read nor forge it.
-
-    `limits.seconds` is the wall time of all tests together; a test that has not ended by then has failed.
-
-    `source` takes the code from the rollout, for example from a call's argument; None takes the answer's only fenced
-    block, or the whole answer. `limits`: a `ConfinedLimits`. `needs`: what the kernel must keep the code from; rollouts
-    stay unscored on a machine that cannot. `docs/verifiers.md` describes how far the confinement goes.
-
-    Example: `code_passes(limits={"cpu_seconds": 2})`
-    """
-    if source is not None and not callable(source):
-        raise ConfigError(f"code_passes: source is {source!r}; give a function from the rollout to the code")
-    unknown = [need for need in needs if need not in get_args(Need)]
-    if isinstance(needs, str) or unknown:
-        raise ConfigError(f"code_passes: needs is {needs!r}; choose among {', '.join(get_args(Need))}")
-    if not isinstance(limits, ConfinedLimits):
-        names = [field.name for field in dataclasses.fields(ConfinedLimits)]
-        if wrong := sorted(set(limits or {}) - set(names)):
-            raise ConfigError(f"code_passes: there is no limit {wrong[0]!r}; the limits are {', '.join(names)}")
-        limits = ConfinedLimits(**(limits or {}))
-    return CodePasses(source, limits, tuple(needs))
 
 
 def _call_problem(out: Outcome, test: Mapping[str, Any], where: str) -> str | None:

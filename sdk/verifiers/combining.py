@@ -4,12 +4,131 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
 from .verifier import ReadyMade, VerifierLike, check_verifier, judges_groups, run_verifier, verifier_name
+
+_RIGHT = 1.0
+
+
+@dataclass(init=False, eq=False, repr=False)
+class _Combination(ReadyMade):
+    """Verifiers that all run."""
+
+    verifiers: tuple[VerifierLike, ...]
+
+    def __init__(self, *verifiers: VerifierLike) -> None:
+        self.verifiers = checked_parts(verifiers, type(self).__name__)
+
+    async def verify(self, rollout: Rollout) -> Verdict:
+        verdicts = await run_parts(self.verifiers, rollout)
+        return joined(verdicts, self._score(verdicts))
+
+    def _score(self, verdicts: Mapping[str, Verdict]) -> float:
+        raise NotImplementedError
+
+
+class all_of(_Combination):
+    """A verifier: 1 if every one of `verifiers` scores 1 or more, otherwise 0.
+
+    Begin with this reward: it gives nothing for half an answer, so that a policy gains nothing by faking one half. The
+    score of each part is among the verdict's components. All parts run, also after one has failed.
+
+    Example: `all_of(final_state(), answer_match())`
+    """
+
+    def _score(self, verdicts: Mapping[str, Verdict]) -> float:
+        return float(all(verdict.score >= _RIGHT for verdict in verdicts.values()))
+
+
+class any_of(_Combination):
+    """A verifier: 1 if at least one of `verifiers` scores 1 or more, otherwise 0.
+
+    Example: `any_of(required_calls(), answer_match())`
+    """
+
+    def _score(self, verdicts: Mapping[str, Verdict]) -> float:
+        return float(any(verdict.score >= _RIGHT for verdict in verdicts.values()))
+
+
+@dataclass(init=False, eq=False, repr=False)
+class weighted(ReadyMade):
+    """A verifier: the sum of weight times score. The weights are taken as they are, negative ones as penalties.
+
+    Partial credit invites policies that collect the easy part; prefer `all_of` unless nothing is learned with it.
+
+    Example: `weighted({final_state(): 0.7, answer_match(): 0.3})`
+    """
+
+    weights: dict[VerifierLike, float]
+
+    def __init__(self, weights: Mapping[Any, float]) -> None:
+        if not isinstance(weights, Mapping):
+            raise ConfigError(f"weighted: {weights!r} is no mapping; give {{verifier: weight, ...}}")
+        for verifier, weight in weights.items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+                raise ConfigError(
+                    f"weighted: the weight of {verifier_name(verifier)} is {weight!r}; give a finite number"
+                )
+        checked_parts(tuple(weights), "weighted")
+        self.weights = {verifier: float(weight) for verifier, weight in weights.items()}
+
+    async def verify(self, rollout: Rollout) -> Verdict:
+        verdicts = await run_parts(tuple(self.weights), rollout)
+        weights = list(self.weights.values())
+        return joined(verdicts, _sum(weights, verdicts), weights=weights)
+
+
+@dataclass(init=False, eq=False, repr=False)
+class gated(ReadyMade):
+    """A verifier: the score of `then` where every gate scores 1 or more, otherwise 0.
+
+    `then` does not run where a gate is closed: put what costs nothing into the gates, and a judge behind them.
+
+    Example: `gated(final_state(), required_calls(), then=judge(endpoint, rubric=["The answer is polite."]))`
+    """
+
+    gates: tuple[VerifierLike, ...]
+    _: KW_ONLY
+    then: VerifierLike
+
+    def __init__(self, *gates: VerifierLike, then: VerifierLike) -> None:
+        self.gates = checked_parts(gates, "gated")
+        (self.then,) = checked_parts((then,), "gated")
+
+    async def verify(self, rollout: Rollout) -> Verdict:
+        verdicts = await run_parts(self.gates, rollout)
+        if any(verdict.score < _RIGHT for verdict in verdicts.values()):
+            return joined(verdicts, 0.0)
+        verdicts = await run_parts((self.then,), rollout, before=verdicts)
+        return joined(verdicts, list(verdicts.values())[-1].score)
+
+
+@dataclass(init=False, eq=False, repr=False)
+class watched(ReadyMade):
+    """A verifier: the score of `counts`. The `watchers` run beside it, earn nothing, and are kept as components.
+
+    A watcher shows what training does not optimise: where the reward rises and a watcher's component does not, the
+    alarms of `sdk.alarms` report it.
+
+    Example: `watched(answer_match(), final_state())`
+    """
+
+    counts: VerifierLike
+    watchers: tuple[VerifierLike, ...]
+
+    def __init__(self, counts: VerifierLike, *watchers: VerifierLike) -> None:
+        (self.counts,) = checked_parts((counts,), "watched")
+        self.watchers = checked_parts(watchers, "watched")
+
+    async def verify(self, rollout: Rollout) -> Verdict:
+        verdicts = await run_parts((self.counts, *self.watchers), rollout)
+        counts, *watchers = verdicts.values()
+        return joined(verdicts, counts.score, weights=[1.0] + [0.0] * len(watchers))
+
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Order among rewards: lexicographic order, and extra credit that never outweighs a right outcome.
@@ -19,60 +138,8 @@ _MOST_STEPS = 2**48
 _MOST_EXTRA = 0.5
 
 
-@dataclass(frozen=True, repr=False)
-class Lexicographic:
-    """See `lexicographic`."""
-
-    verifiers: tuple[VerifierLike, ...]
-    levels: int
-
-    def __repr__(self) -> str:
-        return f"lexicographic({', '.join(map(verifier_name, self.verifiers))}, levels={self.levels})"
-
-    async def verify(self, rollout: Rollout) -> Verdict:
-        verdicts = await run_parts(self.verifiers, rollout)
-        for name, verdict in verdicts.items():
-            _require_share(name, verdict.score, "lexicographic")
-        # Whole numbers to the end, so that no rounding can change the order; a sum that is 1 but for its rounding is 1.
-        base = self.levels + 1
-        total = 0
-        for verdict in verdicts.values():
-            total = total * base + math.floor(verdict.score * self.levels + 1e-9)
-        return joined(verdicts, total / (self.levels * base ** (len(verdicts) - 1)))
-
-
-@dataclass(frozen=True, repr=False)
-class ExtraCredit:
-    """See `extra_credit`."""
-
-    right: VerifierLike
-    extras: tuple[VerifierLike, ...]
-    weights: tuple[float, ...]
-
-    def __repr__(self) -> str:
-        parts = zip(self.extras, self.weights, strict=True)
-        shown = ", ".join(f"{verifier_name(extra)}: {weight:g}" for extra, weight in parts)
-        return f"extra_credit({verifier_name(self.right)}, {{{shown}}})"
-
-    async def verify(self, rollout: Rollout) -> Verdict:
-        verdicts = await run_parts((self.right,), rollout)
-        (name, first), *_ = verdicts.items()
-        if first.score > 1:
-            raise VerifierError(
-                f"extra_credit: {name} scored {first.score:g}, more than 1, so that the extra could outweigh a part of "
-                "it; give a verifier whose scores are at most 1"
-            )
-        if first.score < 1:
-            return joined(verdicts, first.score)
-        verdicts = await run_parts(self.extras, rollout, before=verdicts)
-        earned = list(verdicts.items())[1:]
-        for extra, verdict in earned:
-            _require_share(extra, verdict.score, "extra_credit")
-        pairs = zip(self.weights, earned, strict=True)
-        return joined(verdicts, 1 + math.fsum(weight * verdict.score for weight, (_, verdict) in pairs))
-
-
-def lexicographic(*verifiers: VerifierLike, levels: int = 10) -> Lexicographic:
+@dataclass(init=False, eq=False, repr=False)
+class lexicographic(_Combination):
     """A verifier: the first decides; the second breaks the first's ties, the third the second's, and so on.
 
     Each part must score in [0, 1] and is rounded down to `levels` steps. The score is at least 1 exactly where the
@@ -85,18 +152,34 @@ def lexicographic(*verifiers: VerifierLike, levels: int = 10) -> Lexicographic:
 
     Example: `lexicographic(answer_match(), thrift(calls=8))`
     """
-    parts = checked_parts(verifiers, "lexicographic")
-    if isinstance(levels, bool) or not isinstance(levels, int) or levels < 1:
-        raise ConfigError(f"lexicographic: levels is {levels!r}; give a whole number from 1")
-    if (levels + 1) ** len(parts) > _MOST_STEPS:
-        raise ConfigError(
-            f"lexicographic: {len(parts)} parts of {levels} levels are more steps than one number tells apart; "
-            "give fewer levels or parts"
-        )
-    return Lexicographic(parts, levels)
+
+    _: KW_ONLY
+    levels: int
+
+    def __init__(self, *verifiers: VerifierLike, levels: int = 10) -> None:
+        super().__init__(*verifiers)
+        if isinstance(levels, bool) or not isinstance(levels, int) or levels < 1:
+            raise ConfigError(f"lexicographic: levels is {levels!r}; give a whole number from 1")
+        if (levels + 1) ** len(verifiers) > _MOST_STEPS:
+            raise ConfigError(
+                f"lexicographic: {len(verifiers)} parts of {levels} levels are more steps than one number tells apart; "
+                "give fewer levels or parts"
+            )
+        self.levels = levels
+
+    def _score(self, verdicts: Mapping[str, Verdict]) -> float:
+        for name, verdict in verdicts.items():
+            _require_share(name, verdict.score, "lexicographic")
+        # Whole numbers to the end, so that no rounding can change the order; a sum that is 1 but for its rounding is 1.
+        base = self.levels + 1
+        total = 0
+        for verdict in verdicts.values():
+            total = total * base + math.floor(verdict.score * self.levels + 1e-9)
+        return float(total / (self.levels * base ** (len(verdicts) - 1)))
 
 
-def extra_credit(right: VerifierLike, extras: Mapping[Any, float]) -> ExtraCredit:
+@dataclass(eq=False, repr=False)
+class extra_credit(ReadyMade):
     """A verifier: the score of `right`; where that is 1, plus the sum of weight times score of the `extras`.
 
     A wrong rollout gets no extra, so it stays below every right one, whatever it saved. Extras score in [0, 1]; the
@@ -105,23 +188,47 @@ def extra_credit(right: VerifierLike, extras: Mapping[Any, float]) -> ExtraCredi
 
     Example: `extra_credit(all_of(final_state(), answer_match()), {thrift(turns=8, tokens=2048): 0.1})`
     """
-    if not isinstance(extras, Mapping):
-        raise ConfigError(f"extra_credit: {extras!r} is no mapping; give {{verifier: weight, ...}}")
-    for extra, weight in extras.items():
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= _MOST_EXTRA:
+
+    right: VerifierLike
+    extras: Mapping[Any, float]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.extras, Mapping):
+            raise ConfigError(f"extra_credit: {self.extras!r} is no mapping; give {{verifier: weight, ...}}")
+        for extra, weight in self.extras.items():
+            if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= _MOST_EXTRA:
+                raise ConfigError(
+                    f"extra_credit: the weight of {verifier_name(extra)} is {weight!r}; give a number above 0, such as "
+                    "0.1"
+                )
+        if math.fsum(self.extras.values()) > _MOST_EXTRA:
             raise ConfigError(
-                f"extra_credit: the weight of {verifier_name(extra)} is {weight!r}; give a number above 0, such as 0.1"
+                f"extra_credit: the weights add up to {math.fsum(self.extras.values()):g}; extra credit is small, at "
+                f"most {_MOST_EXTRA:g} in all"
             )
-    if math.fsum(extras.values()) > _MOST_EXTRA:
-        raise ConfigError(
-            f"extra_credit: the weights add up to {math.fsum(extras.values()):g}; extra credit is small, at most "
-            f"{_MOST_EXTRA:g} in all"
-        )
-    return ExtraCredit(
-        checked_parts((right,), "extra_credit")[0],
-        checked_parts(tuple(extras), "extra_credit"),
-        tuple(map(float, extras.values())),
-    )
+        checked_parts((self.right,), "extra_credit")
+        checked_parts(tuple(self.extras), "extra_credit")
+        self.extras = {extra: float(weight) for extra, weight in self.extras.items()}
+
+    async def verify(self, rollout: Rollout) -> Verdict:
+        verdicts = await run_parts((self.right,), rollout)
+        (name, first), *_ = verdicts.items()
+        if first.score > 1:
+            raise VerifierError(
+                f"extra_credit: {name} scored {first.score:g}, more than 1, so that the extra could outweigh a part of "
+                "it; give a verifier whose scores are at most 1"
+            )
+        if first.score < 1:
+            return joined(verdicts, first.score)
+        verdicts = await run_parts(tuple(self.extras), rollout, before=verdicts)
+        earned = dict(list(verdicts.items())[1:])
+        for extra, verdict in earned.items():
+            _require_share(extra, verdict.score, "extra_credit")
+        return joined(verdicts, 1 + _sum(list(self.extras.values()), earned))
+
+
+def _sum(weights: Sequence[float], verdicts: Mapping[str, Verdict]) -> float:
+    return math.fsum(weight * verdict.score for weight, verdict in zip(weights, verdicts.values(), strict=True))
 
 
 def _require_share(name: str, score: float, where: str) -> None:
@@ -129,12 +236,16 @@ def _require_share(name: str, score: float, where: str) -> None:
         raise VerifierError(f"{where}: {name} scored {score:g}; a part must score from 0 to 1")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
+@dataclass(eq=False, repr=False, kw_only=True)
+class thrift(ReadyMade):
+    """A verifier: how little the rollout used, from 0 to 1; the mean over the arguments that are given.
 
+    Use it in `extra_credit` and in later places of `lexicographic`: alone it rewards doing nothing. Each argument is
+    the amount that earns nothing: assistant messages (`turns`), tool calls, mistaken ones included (`calls`), sampled
+    tokens (`tokens`), wall time of the rollout (`seconds`, which depends on the machine as much as on the policy).
 
-@dataclass(frozen=True, repr=False)
-class Thrift(ReadyMade):
-    """See `thrift`."""
+    Example: `extra_credit(answer_match(), {thrift(turns=8, calls=16): 0.1})`
+    """
 
     turns: int | None = None
     calls: int | None = None
@@ -165,157 +276,7 @@ class Thrift(ReadyMade):
         return {name: most for name, most in vars(self).items() if most is not None}
 
 
-def thrift(
-    *, turns: int | None = None, calls: int | None = None, tokens: int | None = None, seconds: float | None = None
-) -> Thrift:
-    """A verifier: how little the rollout used, from 0 to 1; the mean over the arguments that are given.
-
-    Use it in `extra_credit` and in later places of `lexicographic`: alone it rewards doing nothing. Each argument is
-    the amount that earns nothing: assistant messages (`turns`), tool calls, mistaken ones included (`calls`), sampled
-    tokens (`tokens`), wall time of the rollout (`seconds`, which depends on the machine as much as on the policy).
-
-    Example: `extra_credit(answer_match(), {thrift(turns=8, calls=16): 0.1})`
-    """
-    return Thrift(turns=turns, calls=calls, tokens=tokens, seconds=seconds)
-
-
 # ---------------------------------------------------------------------------------------------------------------------
-
-_RIGHT = 1.0
-
-
-@dataclass(frozen=True, repr=False)
-class AllOf:
-    """See `all_of`."""
-
-    verifiers: tuple[VerifierLike, ...]
-
-    def __repr__(self) -> str:
-        return f"all_of({', '.join(map(verifier_name, self.verifiers))})"
-
-    async def verify(self, rollout: Rollout) -> Verdict:
-        verdicts = await run_parts(self.verifiers, rollout)
-        return joined(verdicts, float(all(verdict.score >= _RIGHT for verdict in verdicts.values())))
-
-
-@dataclass(frozen=True, repr=False)
-class AnyOf:
-    """See `any_of`."""
-
-    verifiers: tuple[VerifierLike, ...]
-
-    def __repr__(self) -> str:
-        return f"any_of({', '.join(map(verifier_name, self.verifiers))})"
-
-    async def verify(self, rollout: Rollout) -> Verdict:
-        verdicts = await run_parts(self.verifiers, rollout)
-        return joined(verdicts, float(any(verdict.score >= _RIGHT for verdict in verdicts.values())))
-
-
-@dataclass(frozen=True, repr=False)
-class Weighted:
-    """See `weighted`."""
-
-    verifiers: tuple[VerifierLike, ...]
-    weights: tuple[float, ...]
-
-    def __repr__(self) -> str:
-        parts = zip(self.verifiers, self.weights, strict=True)
-        return f"weighted({{{', '.join(f'{verifier_name(verifier)}: {weight}' for verifier, weight in parts)}}})"
-
-    async def verify(self, rollout: Rollout) -> Verdict:
-        verdicts = await run_parts(self.verifiers, rollout)
-        pairs = zip(self.weights, verdicts.values(), strict=True)
-        return joined(verdicts, math.fsum(weight * verdict.score for weight, verdict in pairs), weights=self.weights)
-
-
-@dataclass(frozen=True, repr=False)
-class Gated:
-    """See `gated`."""
-
-    gates: tuple[VerifierLike, ...]
-    then: VerifierLike
-
-    def __repr__(self) -> str:
-        return f"gated({', '.join(map(verifier_name, self.gates))}, then={verifier_name(self.then)})"
-
-    async def verify(self, rollout: Rollout) -> Verdict:
-        verdicts = await run_parts(self.gates, rollout)
-        if any(verdict.score < _RIGHT for verdict in verdicts.values()):
-            return joined(verdicts, 0.0)
-        verdicts = await run_parts((self.then,), rollout, before=verdicts)
-        return joined(verdicts, list(verdicts.values())[-1].score)
-
-
-@dataclass(frozen=True, repr=False)
-class Watched:
-    """See `watched`."""
-
-    counts: VerifierLike
-    watchers: tuple[VerifierLike, ...]
-
-    def __repr__(self) -> str:
-        return f"watched({', '.join(map(verifier_name, (self.counts, *self.watchers)))})"
-
-    async def verify(self, rollout: Rollout) -> Verdict:
-        verdicts = await run_parts((self.counts, *self.watchers), rollout)
-        counts, *watchers = verdicts.values()
-        return joined(verdicts, counts.score, weights=[1.0] + [0.0] * len(watchers))
-
-
-def all_of(*verifiers: VerifierLike) -> AllOf:
-    """A verifier: 1 if every one of `verifiers` scores 1 or more, otherwise 0.
-
-    Begin with this reward: it gives nothing for half an answer, so that a policy gains nothing by faking one half. The
-    score of each part is among the verdict's components. All parts run, also after one has failed.
-
-    Example: `all_of(final_state(), answer_match())`
-    """
-    return AllOf(checked_parts(verifiers, "all_of"))
-
-
-def any_of(*verifiers: VerifierLike) -> AnyOf:
-    """A verifier: 1 if at least one of `verifiers` scores 1 or more, otherwise 0.
-
-    Example: `any_of(required_calls(), answer_match())`
-    """
-    return AnyOf(checked_parts(verifiers, "any_of"))
-
-
-def weighted(weights: Mapping[Any, float]) -> Weighted:
-    """A verifier: the sum of weight times score. The weights are taken as they are, negative ones as penalties.
-
-    Partial credit invites policies that collect the easy part; prefer `all_of` unless nothing is learned with it.
-
-    Example: `weighted({final_state(): 0.7, answer_match(): 0.3})`
-    """
-    if not isinstance(weights, Mapping):
-        raise ConfigError(f"weighted: {weights!r} is no mapping; give {{verifier: weight, ...}}")
-    for verifier, weight in weights.items():
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise ConfigError(f"weighted: the weight of {verifier_name(verifier)} is {weight!r}; give a finite number")
-    return Weighted(checked_parts(tuple(weights), "weighted"), tuple(map(float, weights.values())))
-
-
-def gated(*gates: VerifierLike, then: VerifierLike) -> Gated:
-    """A verifier: the score of `then` where every gate scores 1 or more, otherwise 0.
-
-    `then` does not run where a gate is closed: put what costs nothing into the gates, and a judge behind them.
-
-    Example: `gated(final_state(), required_calls(), then=judge(endpoint, rubric=["The answer is polite."]))`
-    """
-    return Gated(checked_parts(gates, "gated"), checked_parts((then,), "gated")[0])
-
-
-def watched(counts: VerifierLike, *watchers: VerifierLike) -> Watched:
-    """A verifier: the score of `counts`. The `watchers` run beside it, earn nothing, and are kept as components.
-
-    A watcher shows what training does not optimise: where the reward rises and a watcher's component does not, the
-    alarms of `sdk.alarms` report it.
-
-    Example: `watched(answer_match(), final_state())`
-    """
-    return Watched(checked_parts((counts,), "watched")[0], checked_parts(watchers, "watched"))
 
 
 def checked_parts(verifiers: tuple[Any, ...], name: str) -> tuple[VerifierLike, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Task, Verdict
@@ -16,9 +16,7 @@ from .combining import joined, run_parts
 from .grounding import argument_values, result_text, succeeded
 from .states import final_state
 from .text_tokens import Token, positions, tokenize
-
-if TYPE_CHECKING:
-    from .verifier import VerifierLike
+from .verifier import ReadyMade, VerifierLike
 
 _CALLS, _CALLS_ALONE = calls_match(), calls_match(only=True)
 _ANSWERS = frozenset({"answer", "answer_json", "answer_schema", "answer_pattern"})
@@ -35,28 +33,8 @@ _BESIDE = frozenset({"options", "ignore", _MAY_DIFFER})
 _KNOWN = frozenset[str]().union(*(fields for fields, _ in _CHECKS), _BESIDE)
 
 
-@dataclass(frozen=True, repr=False)
-class AsExpected:
-    """See `as_expected`."""
-
-    def __repr__(self) -> str:
-        return "as_expected()"
-
-    async def verify(self, rollout: Rollout) -> Verdict:
-        if problem := _problem(rollout.task):
-            raise VerifierError(problem)
-        verdicts = await run_parts(_checks(rollout.task.expected), rollout)
-        return joined(verdicts, float(all(verdict.score >= 1 for verdict in verdicts.values())))
-
-    def require_fields(self, tasks: Sequence[Task]) -> None:
-        """Raises `ConfigError` for tasks that do not say what is expected, before any rollout."""
-        problems = [problem for task in tasks if (problem := _problem(task))]
-        if problems:
-            more = f" ({len(problems)} of {len(tasks)} tasks)" if len(problems) > 1 else ""
-            raise ConfigError(problems[0] + more)
-
-
-def as_expected() -> AsExpected:
+@dataclass(eq=False, repr=False)
+class as_expected(ReadyMade):
     """A verifier: 1 if everything holds that the task expects, otherwise 0.
 
     `changes` and `state` are compared by `final_state()`, without what `ignore` names, `calls` and `forbid` by
@@ -72,7 +50,19 @@ def as_expected() -> AsExpected:
     another thing, or where a tool repeats it. An answer that is computed from results (a sum) needs the expected calls.
     `sdk.synthesize` writes the field.
     """
-    return AsExpected()
+
+    async def verify(self, rollout: Rollout) -> Verdict:
+        if problem := _problem(rollout.task):
+            raise VerifierError(problem)
+        verdicts = await run_parts(_checks(rollout.task.expected), rollout)
+        return joined(verdicts, float(all(verdict.score >= 1 for verdict in verdicts.values())))
+
+    def require_fields(self, tasks: Sequence[Task]) -> None:
+        """Raises `ConfigError` for tasks that do not say what is expected, before any rollout."""
+        problems = [problem for task in tasks if (problem := _problem(task))]
+        if problems:
+            more = f" ({len(problems)} of {len(tasks)} tasks)" if len(problems) > 1 else ""
+            raise ConfigError(problems[0] + more)
 
 
 def _checks(expected: Mapping[str, Any]) -> list[VerifierLike]:
@@ -109,7 +99,6 @@ def _problem(task: Task) -> str:
 # Other calls that come to the same.
 
 
-@dataclass(frozen=True, repr=False)
 class _CallsMayDiffer:
     """The expected calls, or others that looked up what is asked for. What was to change, the check of the state
     sees."""

@@ -8,7 +8,7 @@ import math
 import re
 import threading
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from inspect import isawaitable, iscoroutinefunction
@@ -146,16 +146,51 @@ def minicheck(scorer: Any, *, batch_column: int = 1) -> Checker:
 _MOST_KNOWN = 100_000
 
 
-@dataclass(frozen=True, repr=False)
-class Grounded(ReadyMade):
-    """See `grounded`."""
+@dataclass(eq=False, repr=False)
+class grounded(ReadyMade):
+    """A verifier: the score of `right` where all is traceable, 0 for "I don't know", `unsupported` where something is
+    from nowhere, and for a wrong answer half of that, or what `right` gives if that is less. See `docs/verifiers.md`.
+
+    Traceable: every text and number among a call's arguments, and every identifier among the keys of its objects, is in
+    the prompt or in a result from before the call. Every sentence of the answer has its source in the prompt and the
+    calls that it cites (`[call_1]`, `[#2]`; they must have worked), or in the prompt and all results where it cites
+    none. `citations="required"`: every sentence has one.
+
+    Without a `checker`, a sentence has its source where its numbers, names and identifiers have (see `exact_support`).
+    Only where no call worked, and beside "I don't know", are all words compared (`lexical_support`, at least `least` of
+    them). In a wrong answer a capitalised first word is a name before "is" and the like, and where all words are
+    capitalised. `checker(document, claim)` is MiniCheck's interface, sync or async; see `minicheck`. It must find a
+    probability of at least `least`. A checker that fails leaves the rollout unscored.
+
+    `free` names arguments that the policy may write itself: patterns of `tool.argument`, such as `"send.text"` or
+    `"*.limit"`. What a tool repeats of them in its result counts as a source. A traceable answer can still be wrong:
+    `right` decides, so give one that reads the answer.
+
+    Example: `grounded(answer_match(), citations="required", free=("search.query",))`
+    """
 
     right: VerifierLike
+    _: KW_ONLY
     checker: Checker | None = None
     least: float = 0.7
     unsupported: float = -1.0
     citations: Literal["required", "checked"] = "checked"
-    free: tuple[str, ...] = ()
+    free: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        checked_parts((self.right,), "grounded")
+        if not 0 < self.least <= 1:
+            raise ConfigError(f"grounded: least is {self.least!r}; give a probability above 0, such as 0.7")
+        if not math.isfinite(self.unsupported) or self.unsupported >= 0:
+            must = 'it must be below 0, what "I don\'t know" scores'
+            raise ConfigError(f"grounded: unsupported is {self.unsupported!r}; {must}")
+        if self.citations not in ("required", "checked"):
+            raise ConfigError(f"grounded: citations is {self.citations!r}; choose 'required' or 'checked'")
+        if isinstance(self.free, str) or not (self.checker is None or callable(self.checker)):
+            raise ConfigError(
+                f"grounded: free is {self.free!r} and checker {self.checker!r}; give patterns and a function"
+            )
+        self.free = tuple(self.free)
 
     async def verify(self, rollout: Rollout) -> Verdict:
         first = await run_verifier(self.right, _without_citations(rollout), timeout_s=None)
@@ -235,46 +270,6 @@ async def _probability(check: Checker, document: str, claim: str) -> float:
     if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
         raise VerifierError(f"the checker returned {shortened(probability)}; it must be a probability from 0 to 1")
     return float(probability)
-
-
-def grounded(
-    right: VerifierLike,
-    *,
-    checker: Checker | None = None,
-    least: float = 0.7,
-    unsupported: float = -1.0,
-    citations: Literal["required", "checked"] = "checked",
-    free: Sequence[str] = (),
-) -> Grounded:
-    """A verifier: the score of `right` where all is traceable, 0 for "I don't know", `unsupported` where something is
-    from nowhere, and for a wrong answer half of that, or what `right` gives if that is less. See `docs/verifiers.md`.
-
-    Traceable: every text and number among a call's arguments, and every identifier among the keys of its objects, is in
-    the prompt or in a result from before the call. Every sentence of the answer has its source in the prompt and the
-    calls that it cites (`[call_1]`, `[#2]`; they must have worked), or in the prompt and all results where it cites
-    none. `citations="required"`: every sentence has one.
-
-    Without a `checker`, a sentence has its source where its numbers, names and identifiers have (see `exact_support`).
-    Only where no call worked, and beside "I don't know", are all words compared (`lexical_support`, at least `least` of
-    them). In a wrong answer a capitalised first word is a name before "is" and the like, and where all words are
-    capitalised. `checker(document, claim)` is MiniCheck's interface, sync or async; see `minicheck`. It must find a
-    probability of at least `least`. A checker that fails leaves the rollout unscored.
-
-    `free` names arguments that the policy may write itself: patterns of `tool.argument`, such as `"send.text"` or
-    `"*.limit"`. What a tool repeats of them in its result counts as a source. A traceable answer can still be wrong:
-    `right` decides, so give one that reads the answer.
-
-    Example: `grounded(answer_match(), citations="required", free=("search.query",))`
-    """
-    if not 0 < least <= 1:
-        raise ConfigError(f"grounded: least is {least!r}; give a probability above 0, such as 0.7")
-    if not math.isfinite(unsupported) or unsupported >= 0:
-        raise ConfigError(f'grounded: unsupported is {unsupported!r}; it must be below 0, what "I don\'t know" scores')
-    if citations not in ("required", "checked"):
-        raise ConfigError(f"grounded: citations is {citations!r}; choose 'required' or 'checked'")
-    if isinstance(free, str) or not (checker is None or callable(checker)):
-        raise ConfigError(f"grounded: free is {free!r} and checker {checker!r}; give patterns and a function")
-    return Grounded(checked_parts((right,), "grounded")[0], checker, least, unsupported, citations, tuple(free))
 
 
 def abstains(answer: str, prompt: str = "") -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 from mcp_bridge.safe_text import and_more
@@ -21,18 +21,35 @@ Condition = Callable[[Mapping[str, Any], Task], bool]
 _CHECKS_SHOWN = 5
 
 
-@dataclass(frozen=True, repr=False)
-class StateWhere:
-    """See `state_where`."""
+@dataclass(eq=False, repr=False)
+class state_where(ReadyMade):
+    """A verifier: the final state meets a condition that the initial state did not meet, and nothing else changed.
 
-    condition: Condition | None
-    may_change: tuple[str, ...] | None
-    """None: anything."""
+    `condition(state, task)` returns True or False. Without one it is the JSON Schema in
+    `task.expected["state_schema"]`. `may_change` names the tables ("orders") and columns ("orders.status") that may
+    change, or is "anything".
 
-    def __repr__(self) -> str:
-        name = getattr(self.condition, "__name__", "expected['state_schema']")
-        allowed = "'anything'" if self.may_change is None else repr(self.may_change)
-        return f"state_where({name}, may_change={allowed})"
+    Raises `VerifierError` where the world has no readable state, and where the initial state meets the condition: a
+    policy that does nothing would be right.
+
+    Example: `state_where(lambda state, task: len(state["refunds"]) == 1, may_change=("refunds", "orders.status"))`
+    """
+
+    condition: Condition | None = None
+    _: KW_ONLY
+    may_change: Sequence[str] | Literal["anything"]
+
+    def __post_init__(self) -> None:
+        given = self.may_change
+        if self.condition is not None and not callable(self.condition):
+            raise ConfigError(
+                f"state_where: the condition is {self.condition!r}; give a function of the state and the task"
+            )
+        if given != "anything":
+            if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+                form = "give names: ('orders.status',), or 'anything'"
+                raise ConfigError(f"state_where: may_change is {given!r}; {form}")
+            self.may_change = tuple(given)
 
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the final state meets the condition and nothing else changed. Raises `VerifierError` as said there."""
@@ -64,32 +81,11 @@ class StateWhere:
 
     def _others(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
         """What changed that may not."""
-        if self.may_change is None:
+        if self.may_change == "anything":
             return []
         places = [f"{change['table']}.{change['column']}" for change in diff(before, after)]
         wrong = [place for place in places if not {place, place.partition(".")[0]} & set(self.may_change)]
         return list(dict.fromkeys(wrong))
-
-
-def state_where(condition: Condition | None = None, *, may_change: Sequence[str] | Literal["anything"]) -> StateWhere:
-    """A verifier: the final state meets a condition that the initial state did not meet, and nothing else changed.
-
-    `condition(state, task)` returns True or False. Without one it is the JSON Schema in
-    `task.expected["state_schema"]`. `may_change` names the tables ("orders") and columns ("orders.status") that may
-    change, or is "anything".
-
-    Raises `VerifierError` where the world has no readable state, and where the initial state meets the condition: a
-    policy that does nothing would be right.
-
-    Example: `state_where(lambda state, task: len(state["refunds"]) == 1, may_change=("refunds", "orders.status"))`
-    """
-    if condition is not None and not callable(condition):
-        raise ConfigError(f"state_where: the condition is {condition!r}; give a function of the state and the task")
-    if may_change == "anything":
-        return StateWhere(condition, None)
-    if isinstance(may_change, str) or not all(isinstance(name, str) for name in may_change):
-        raise ConfigError(f"state_where: may_change is {may_change!r}; give names: ('orders.status',), or 'anything'")
-    return StateWhere(condition, tuple(may_change))
 
 
 def _schema(task: Task) -> Any:
@@ -105,10 +101,25 @@ _PLACE = ("table", "key", "column")
 _SHOWN = 5
 
 
-@dataclass(frozen=True, repr=False)
-class FinalState(ReadyMade):
-    """See `final_state`."""
+@dataclass(eq=False, repr=False)
+class final_state(ReadyMade):
+    """A verifier: the final state is the one that the task expects, and nothing else changed.
 
+    - `task.expected["changes"]`: the changes from the initial to the final state, in any order, in the form of
+      `sandboxes.diff`: a list of `{"table", "key", "column", "before", "after"}` (`before` may be left out).
+      `[]`: nothing may change.
+    - `task.expected["state"]`: the final state `state="equals"` this, or `"contains"` it (objects may have more keys).
+
+    Where a task has both, both must hold. `ignore` names tables ("audit_log") and columns ("orders.updated_at") that
+    are left out of both sides; those in `task.expected["ignore"]` are, too. Raises `VerifierError` where the world has
+    no readable state, and where the task has neither entry.
+
+    Where nothing should change, a rollout that does nothing is right: combine with `answer_match()` there.
+
+    Example: `all_of(final_state(ignore=("orders.updated_at",)), answer_match())`
+    """
+
+    _: KW_ONLY
     state: Literal["equals", "contains"] = "equals"
     ignore: tuple[str, ...] = ()
 
@@ -190,25 +201,6 @@ class FinalState(ReadyMade):
             else row
             for key, row in rows.items()
         }
-
-
-def final_state(*, state: Literal["equals", "contains"] = "equals", ignore: tuple[str, ...] = ()) -> FinalState:
-    """A verifier: the final state is the one that the task expects, and nothing else changed.
-
-    - `task.expected["changes"]`: the changes from the initial to the final state, in any order, in the form of
-      `sandboxes.diff`: a list of `{"table", "key", "column", "before", "after"}` (`before` may be left out).
-      `[]`: nothing may change.
-    - `task.expected["state"]`: the final state `state="equals"` this, or `"contains"` it (objects may have more keys).
-
-    Where a task has both, both must hold. `ignore` names tables ("audit_log") and columns ("orders.updated_at") that
-    are left out of both sides; those in `task.expected["ignore"]` are, too. Raises `VerifierError` where the world has
-    no readable state, and where the task has neither entry.
-
-    Where nothing should change, a rollout that does nothing is right: combine with `answer_match()` there.
-
-    Example: `all_of(final_state(ignore=("orders.updated_at",)), answer_match())`
-    """
-    return FinalState(state=state, ignore=ignore)
 
 
 def _ignored_columns(task: Task) -> list[str]:

@@ -7,7 +7,6 @@ import functools
 import inspect
 import math
 import numbers
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
@@ -66,21 +65,25 @@ class GroupVerifier(Protocol):
 
 
 class ReadyMade:
-    """The base of verifiers that are dataclasses.
+    """The base of ready-made verifiers: dataclasses with the names of functions, as they are used like these.
 
-    Each is shown as the call that makes it: fields without a default by their value, others by name and value where
-    they are not at their default. Example: `grounded(answer_match(), least=0.8)`
+    Each is shown as the call that makes it: positional fields by their value, and those that are not at their default
+    by name and value. Example: `grounded(answer_match(), least=0.8)`
     """
 
     def __repr__(self) -> str:
-        made_by = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
-        shown = []
+        shown: list[str] = []
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if value != field.default:
-                name = "" if field.default is dataclasses.MISSING else f"{field.name}="
-                shown.append(name + shortened(_argument(value), 160))
-        return f"{made_by}({', '.join(shown)})"
+            if field.name in _PARTS:
+                shown += map(verifier_name, value)
+            elif value != field.default:
+                shown.append(f"{field.name}=" * (field.kw_only is True) + _argument(value))
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+_PARTS = frozenset({"verifiers", "gates", "watchers"})
+"""Fields whose verifiers are arguments one by one."""
 
 
 def judges_groups(verifier: Any) -> TypeGuard[GroupVerifier]:
@@ -260,7 +263,11 @@ def verifier_identity(verifier: Any) -> dict[str, str]:
 
 
 def _argument(value: Any) -> str:
-    return verifier_name(value) if callable(value) else without_addresses(repr(value))
+    if callable(value) or isinstance(value, Verifier):
+        return verifier_name(value)
+    if isinstance(value, dict) and any(map(callable, map(_judge, value))):  # of verifiers and their weights
+        return f"{{{', '.join(f'{verifier_name(one)}: {weight:g}' for one, weight in value.items())}}}"
+    return shortened(without_addresses(repr(value)), 160)
 
 
 def _judge(verifier: Any) -> Callable[[Rollout], Any]:

@@ -232,7 +232,7 @@ async def test_another_a_hedged_or_an_ill_formed_answer_does_not(verifier, answe
 @pytest.mark.parametrize("verifier", [answer_exact(), answer_number(), answer_set(), answer_pattern(), answer_json()])
 async def test_a_rollout_that_was_cut_off_has_no_answer(verifier):
     expected = {"answer": "1", "answer_pattern": "1", "answer_json": 1}
-    expected["answer"] = ["1"] if verifier == answer_set() else "1"
+    expected["answer"] = ["1"] if isinstance(verifier, answer_set) else "1"
     assert await judge(verifier, "1", expected) == 1
     assert await judge(verifier, "1", expected, stop_reason="token_limit") == 0
 

@@ -1,33 +1,536 @@
-"""Found demonstrations as a stage of a training run: a teacher's verified rollouts, or those of a search; what the
-stage may try, and what it leaves in the run folder."""
+"""Demonstrations are found: a teacher's verified rollouts, or calls that a prompt's words and the tools' schemas allow.
+
+A search plays sequences of one call, then of two, and so on in fresh worlds. The answer is worded by what the tools
+returned, and the run's own verifier judges the whole rollout. Nothing of a task but its prompt and setup is read.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from fnmatch import fnmatchcase
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
-from mcp_bridge import Toolset
+import anyio
+
 from mcp_bridge.records import Tool
-from mcp_bridge.safe_text import and_more
-from mcp_bridge.sources.functions import function_name
-from mcp_bridge.sources.specs import FunctionSpec
 
 from ..distillation import select, tries_of
-from ..errors import PolicyFailure, RunFolderError
+from ..errors import PolicyFailure, RunFolderError, VerifierError
 from ..evaluation.conditions import is_success
 from ..policies.protocol import Agent, Sampling
-from ..records import Rollout, Task
-from ..rollouts.run_context import RunContext
+from ..policies.scripted import ScriptedAgent
+from ..progress import Silent
+from ..records import Message, Rollout, Task, ToolCall
+from ..rollouts.episode import Job
+from ..rollouts.run_context import RunContext, play_scripts
 from ..tasks import counted, load_tasks
 from ..tasks.splitting import ThreeWaySplit
+from ..tasks.task_files import as_lines
 from ..traces.atomic_files import write_bytes
-from .demonstration_search import DemonstrationSearch, Found, SearchReport, with_demonstration
-from .function_effects import may_change
-from .progress_file import as_lines
+from ..verifiers import run_verifier
+from .call_candidates import CallCandidate, CallCandidates, ResultValue, values_of
+from .shared_state import searchable_tools
+from .words import PromptValues, stems
+from .worlds import content_of, leaves
+
+MOST_WORDINGS = 14
+_SHORT = 30
+"""Words of a text that is an answer as it stands."""
+_COUNTING = frozenset(stems("many much count number total"))
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+DONE = "Done."
+
+
+def wordings(contents: Sequence[Any], prompt: PromptValues) -> list[str]:
+    """Answers from what the calls returned, in their order: short ones that the prompt asks for first.
+
+    `contents`: what each call returned, see `content_of`. Example: `{"status": "shipped"}` is answered with "shipped".
+    """
+    found: dict[str, None] = {}
+    for content in reversed(contents):
+        for one in _of(content, prompt):
+            found.setdefault(one)
+    found.setdefault(DONE)
+    return list(found)[:MOST_WORDINGS]
+
+
+def _of(content: Any, prompt: PromptValues) -> Iterator[str]:
+    if isinstance(content, Mapping) and set(content) == {"result"}:
+        content = content["result"]
+    if not isinstance(content, Mapping | list):
+        yield from _of_text(_written(content), prompt)
+        return
+    if isinstance(content, list) and _COUNTING & prompt.vocabulary:
+        yield str(len(content))
+    fields = (field for field in leaves(content, is_leaf=lambda value: value is not None) if field[0])
+    ranked = sorted(fields, key=lambda field: -_asked_for(field[0], field[1], content, prompt))
+    yield from (_written(value) for _, value in ranked[:8])
+    last = next((path[-1] for path, _ in ranked if isinstance(path[-1], str)), None)
+    if isinstance(content, list) and len(content) > 1 and last is not None:
+        column = [row[last] for row in content if isinstance(row, Mapping) and last in row]
+        yield ", ".join(map(_written, column))
+    if isinstance(content, list) and content and not any(isinstance(one, Mapping | list) for one in content):
+        yield ", ".join(map(_written, content))
+    if len(ranked) > 1:
+        yield ", ".join(_written(value) for _, value in ranked[:2])
+
+
+def _of_text(text: str, prompt: PromptValues) -> Iterator[str]:
+    if not text:
+        return
+    if len(text.split()) <= _SHORT:
+        yield text
+        return
+    sentences = [one.strip() for one in _SENTENCE.split(text) if one.strip()]
+    by_likeness = sorted(sentences, key=lambda one: -len(prompt.vocabulary.intersection(stems(one))))
+    yield from (one for one in by_likeness[:3] if len(one.split()) <= _SHORT)
+
+
+def _asked_for(path: tuple[str | int, ...], value: Any, content: Any, prompt: PromptValues) -> float:
+    """How well a field of a result answers the prompt: its name is asked for, its row is named, it is new."""
+    names = [stems(part) for part in path if isinstance(part, str)]
+    asked = (
+        3.0 * _share(names[-1], prompt) + 1.0 * max((_share(one, prompt) for one in names[:-1]), default=0.0)
+        if names
+        else 0.0
+    )
+    row: Any = content
+    for part in path[:-1]:
+        row = row[part]
+    if isinstance(row, Mapping) and any(isinstance(part, int) for part in path):
+        others = {word for other in row.values() if not isinstance(other, Mapping | list) for word in stems(str(other))}
+        asked += 2.0 * min(2, len(others & prompt.vocabulary))
+    words = stems(str(value))
+    is_known = bool(words) and all(word in prompt.vocabulary for word in words)
+    return asked - 2.5 * is_known - 0.05 * len(words)
+
+
+def _share(words: Sequence[str], prompt: PromptValues) -> float:
+    return sum(word in prompt.vocabulary for word in words) / len(words) if words else 0.0
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "Yes" if value else "No"
+    return str(value).strip()
+
+
+_TASKS_AT_ONCE = 8
+_PLAYED_AT_ONCE = 6
+"""Candidates of one task. Those after the first that is paid were played in vain."""
+_EXTENDED = 6
+"""Candidates of which longer ones are made."""
+_MORE_TELLING = 12
+"""Further candidates that use more of the prompt's values, after one was paid."""
+_A_FAULTY_TOOL = 3
+"""A tool that did not answer so often is not tried again."""
+_OF_EXPERIENCE = 4.0
+"""What it adds to the plausibility of a tool that it solved a task with the same words."""
+
+
+@dataclass(frozen=True)
+class SearchBounds:
+    """What a search may use up."""
+
+    candidates: tuple[int, ...] = (48, 72)
+    """Of one task, by the number of calls: as many numbers as a demonstration may have calls."""
+    seconds: float = 300.0
+    """Of the whole search. What was found until then is kept."""
+    call_timeout_s: float = 5.0
+
+
+@dataclass(frozen=True)
+class Found:
+    """A demonstration that was found. `rollout`: its own, with the verdict that it earned."""
+
+    task: Task
+    rollout: Rollout
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        return tuple(record.call.name for record in self.rollout.calls)
+
+
+@dataclass
+class SearchReport:
+    """What a search found and what not. `print` it."""
+
+    found: dict[str, Found] = field(default_factory=dict)
+    """By the task's id."""
+    paid_for_nothing: list[Task] = field(default_factory=list)
+    """Tasks whose verifier pays for an answer without a call."""
+    not_found: list[Task] = field(default_factory=list)
+    candidates: int = 0
+    faulty_tools: dict[str, str] = field(default_factory=dict)
+    """Tool -> the last failure of a tool that was not tried again."""
+    failures: int = 0
+    """Candidates that could not be played: a tool or a world failed."""
+    failure: str = ""
+    """The last of them."""
+    verifier_failures: int = 0
+    verifier_failure: str = ""
+    mistaken: int = 0
+    """Rollouts of a teacher that the verifier pays for, and that would teach a mistake."""
+    out_of_time: list[Task] = field(default_factory=list)
+    """Tasks that were not searched because the time was over."""
+
+    @property
+    def searched(self) -> list[Task]:
+        return [*(one.task for one in self.found.values()), *self.not_found, *self.paid_for_nothing]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """The same line by line, for the console."""
+        lengths = Counter(len(one.tools) for one in self.found.values())
+        shown = ", ".join(f"{n} of {length} call{'s' * (length > 1)}" for length, n in sorted(lengths.items()))
+        lines = [
+            f"demonstrations found: {len(self.found)} for {counted(self.searched)}{f' ({shown})' if shown else ''}, "
+            f"from {self.candidates} candidates that were played"
+        ]
+        shapes = Counter(" then ".join(one.tools) for one in self.found.values())
+        lines += [f"  {count} by {shape}" for shape, count in shapes.most_common(8)]
+        if self.paid_for_nothing:
+            lines.append(
+                f"  {counted(self.paid_for_nothing)} left out: the verifier pays for an answer without a call, the "
+                f"first is task {self.paid_for_nothing[0].id!r}"
+            )
+        lines += [f"  {tool} was not tried any more: {why}" for tool, why in self.faulty_tools.items()]
+        if self.failures:
+            lines.append(f"  {self.failures} candidates could not be played, the last: {self.failure}")
+        if self.verifier_failures:
+            lines.append(f"  the verifier failed {self.verifier_failures} times, the last: {self.verifier_failure}")
+        if self.mistaken:
+            lines.append(
+                f"  {self.mistaken} right rollouts of the teacher were left out: a call failed, a limit ended them, or "
+                "the answer is empty"
+            )
+        if self.out_of_time:
+            lines.append(f"  not searched: {counted(self.out_of_time)}, because the time was over")
+        return lines
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Calls in their order, and how plausible they are."""
+
+    calls: tuple[CallCandidate, ...]
+
+    @property
+    def plausibility(self) -> float:
+        return sum(call.plausibility for call in self.calls)
+
+    @property
+    def said(self) -> str:
+        return " ".join(call.said for call in self.calls)
+
+    @property
+    def unasked(self) -> int:
+        """How many of the calls change something that the prompt does not ask for."""
+        return sum(call.is_unasked for call in self.calls)
+
+    def script(self, answer: str) -> list[Message]:
+        calls = [
+            ToolCall(id=f"call_{number}", name=call.tool, arguments=call.arguments)
+            for number, call in enumerate(self.calls, 1)
+        ]
+        return [
+            *(Message(role="assistant", tool_calls=[call]) for call in calls),
+            Message(role="assistant", content=answer),
+        ]
+
+
+@dataclass(frozen=True)
+class _Played:
+    candidate: _Candidate
+    rollout: Rollout
+    """With the wording that was paid best."""
+
+    @property
+    def score(self) -> float:
+        return self.rollout.verdict.score if self.rollout.verdict is not None else float("-inf")
+
+
+class DemonstrationSearch:
+    """A search over the training tasks of a run. Deterministic with the context's seed, unless its time ends it."""
+
+    def __init__(self, context: RunContext, tools: Sequence[Tool], bounds: SearchBounds | None = None) -> None:
+        """`tools`: those that may be tried, see `searchable_tools`."""
+        self.bounds = bounds or SearchBounds()
+        self.report = SearchReport()
+        self._tools = list(tools)
+        self._threshold = context.success_threshold
+        self._verifier = context.verifier
+        self._seed = context.seed
+        self._progress = context.progress
+        limits = context.limits
+        # Of several tasks at once, together no more than the run's limit.
+        self._tasks_at_once = min(_TASKS_AT_ONCE, context.concurrency)
+        each = context.concurrency // self._tasks_at_once
+        self._judged = replace(context, progress=Silent(), concurrency=each)
+        self._unjudged = replace(
+            self._judged,
+            verifier=None,
+            limits=limits.model_copy(update={"call_timeout_s": min(limits.call_timeout_s, self.bounds.call_timeout_s)}),
+        )
+        self._failures: Counter[str] = Counter()
+        self.longest = min(len(self.bounds.candidates), limits.max_calls, limits.max_turns - 1)
+        """The most calls of a demonstration."""
+
+    async def run(
+        self,
+        tasks: Sequence[Task],
+        *,
+        wanted: int | None = None,
+        known: Sequence[Rollout] = (),
+        on_found: Callable[[Rollout], None] = lambda _: None,
+    ) -> SearchReport:
+        """Search until `wanted` tasks have a demonstration, every task was searched, or the time is over.
+
+        `known`: rollouts that an earlier search of the same tasks had found and handed to `on_found`.
+        """
+        order = list(tasks)
+        random.Random(self._seed).shuffle(order)
+        before = {rollout.task.id: rollout for rollout in known}
+        deadline = anyio.current_time() + self.bounds.seconds
+        with self._progress.track("searching demonstrations", min(wanted or len(order), len(order))) as step:
+            for begin in range(0, len(order), self._tasks_at_once):
+                if wanted is not None and len(self.report.found) >= wanted:
+                    break
+                wave = order[begin : begin + self._tasks_at_once]
+                if anyio.current_time() > deadline:
+                    self.report.out_of_time += order[begin:]
+                    break
+                results: dict[str, Found | str] = {}
+                searches = {task.id: _TaskSearch(self, task, self._experience(task)) for task in wave}
+                with anyio.move_on_at(deadline):
+                    async with anyio.create_task_group() as group:
+                        for task in wave:
+                            if task.id in before:
+                                results[task.id] = Found(task, before[task.id])
+                            else:
+                                group.start_soon(self._search, searches[task.id], results)
+                for task in wave:  # in their order, whichever ended first
+                    self.report.candidates += searches[task.id].played
+                    result = results.get(task.id)
+                    if isinstance(result, Found):
+                        self.report.found[task.id] = result
+                        if task.id not in before:
+                            on_found(result.rollout)
+                        step.advance(note=f"{len(self.report.found)} found")
+                    elif result is None:
+                        self.report.out_of_time.append(task)
+                    else:
+                        (self.report.paid_for_nothing if result else self.report.not_found).append(task)
+                        if wanted is None:
+                            step.advance()
+        return self.report
+
+    async def _search(self, search: _TaskSearch, results: dict[str, Found | str]) -> None:
+        results[search.task.id] = await search.through()
+
+    # ---- for the search of one task
+
+    def tools(self) -> list[Tool]:
+        """Those that still answer."""
+        return [tool for tool in self._tools if tool.name not in self.report.faulty_tools]
+
+    def _experience(self, task: Task) -> list[dict[str, float]]:
+        """By the place of a call: how likely each tool is, by tasks with like words that were solved already."""
+        prompt = PromptValues(prompt_text(task))
+        likely: list[dict[str, float]] = [{} for _ in range(max(1, self.longest))]
+        for one in self.report.found.values():
+            other = PromptValues(prompt_text(one.task))
+            mine, theirs = plain_words(prompt), plain_words(other)
+            likeness = len(mine & theirs) / max(1, len(mine | theirs))
+            for place, tool in enumerate(one.tools[: len(likely)]):
+                likely[place][tool] = max(likely[place].get(tool, 0.0), _OF_EXPERIENCE * likeness)
+        return likely
+
+    async def play(self, task: Task, candidates: Sequence[_Candidate], first: int) -> list[Rollout]:
+        """Each in a world of its own, without a verdict."""
+        plays = [
+            (
+                Job(id=f"search/{task.id}/{first + number}", task=task, seed=self._seed),
+                ScriptedAgent(candidate.script(DONE), name="search"),
+            )
+            for number, candidate in enumerate(candidates)
+        ]
+        rollouts = await play_scripts(plays, self._unjudged, Silent())
+        for candidate, rollout in zip(candidates, rollouts, strict=True):
+            if rollout.failure is None:
+                for call in candidate.calls:
+                    self._failures.pop(call.tool, None)
+                continue
+            self.report.failures += 1
+            self.report.failure = rollout.failure.message
+            # A world that could not be opened is no tool's fault.
+            if rollout.failure.boundary == "tools" and rollout.messages and len(rollout.calls) < len(candidate.calls):
+                tool = candidate.calls[len(rollout.calls)].tool
+                self._failures[tool] += 1
+                if self._failures[tool] >= _A_FAULTY_TOOL:
+                    self.report.faulty_tools.setdefault(tool, rollout.failure.message)
+        return rollouts
+
+    async def judged(self, rollout: Rollout, answer: str) -> Rollout | None:
+        """The rollout as if it had ended with `answer`, with its verdict; None where the verifier failed."""
+        messages = [*rollout.messages[:-1], rollout.messages[-1].model_copy(update={"content": answer})]
+        worded = rollout.model_copy(update={"messages": messages, "answer": answer, "rows": []})
+        assert self._verifier is not None
+        try:
+            worded.verdict = await run_verifier(self._verifier, worded)
+        except VerifierError as error:
+            self.report.verifier_failures += 1
+            self.report.verifier_failure = str(error)
+            return None
+        return worded
+
+    def is_paid(self, rollout: Rollout | None) -> bool:
+        return rollout is not None and is_success(rollout, self._threshold)
+
+    async def confirmed(self, task: Task, candidate: _Candidate, answer: str) -> Rollout | None:
+        """The demonstration played from its beginning and judged as it really went; None where it is not paid again."""
+        job = Job(id=f"found/{task.id}", task=task, seed=self._seed)
+        agent = ScriptedAgent(candidate.script(answer), name="search")
+        [rollout] = await play_scripts([(job, agent)], self._judged, Silent())
+        return rollout if self.is_paid(rollout) else None
+
+
+class _TaskSearch:
+    """The search of one task."""
+
+    def __init__(self, search: DemonstrationSearch, task: Task, likely: list[dict[str, float]]) -> None:
+        self.task = task
+        self.played = 0
+        self._search = search
+        self._likely = likely
+        self._prompt = PromptValues(prompt_text(task))
+
+    async def through(self) -> Found | str:
+        """What was found; otherwise why the verifier pays without a call, or an empty text where nothing was found."""
+        if self.task.later_turns or self.task.user is not None:
+            return ""
+        if await self._paid_for_nothing():
+            return "the verifier pays for an answer without a call"
+        ended: list[_Played] = []
+        for length in range(1, self._search.longest + 1):
+            stream = self._first() if length == 1 else self._longer(ended)
+            budget = self._search.bounds.candidates[length - 1]
+            paid, ended = await self._played(islice(stream, budget))
+            for one in sorted(paid, key=self._worth):
+                rollout = await self._search.confirmed(self.task, one.candidate, one.rollout.answer)
+                if rollout is not None:
+                    return Found(self.task, rollout)
+        return ""
+
+    def _worth(self, one: _Played) -> tuple[float, ...]:
+        covered = self._prompt.covered(one.candidate.said)
+        return (-one.score, -covered, one.candidate.unasked, -one.candidate.plausibility, len(one.rollout.answer))
+
+    def _is_better(self, one: _Candidate, other: _Candidate) -> bool:
+        """Whether it would be kept in place of the other if it were paid, too."""
+        mine, theirs = ((-self._prompt.covered(each.said), each.unasked) for each in (one, other))
+        return mine < theirs
+
+    async def _paid_for_nothing(self) -> bool:
+        [rollout] = await self._search.play(self.task, [_Candidate(())], self.played)
+        self.played += 1
+        if rollout.failure is not None:
+            return False
+        for answer in ("", DONE, self._prompt.text):
+            if self._search.is_paid(await self._search.judged(rollout, answer)):
+                return True
+        return False
+
+    def _candidates(self, place: int, returned: Sequence[ResultValue] = ()) -> Iterator[CallCandidate]:
+        likely = self._likely[place]
+        return CallCandidates(self._search.tools(), likely).first(self._prompt, returned)
+
+    def _first(self) -> Iterator[_Candidate]:
+        return (_Candidate((call,)) for call in self._candidates(0))
+
+    def _longer(self, ended: Sequence[_Played]) -> Iterator[_Candidate]:
+        """Each of the best candidates with one more call, in turns."""
+        begun = sorted(ended, key=lambda one: (-max(0.0, one.score), -one.candidate.plausibility))[:_EXTENDED]
+        streams = [self._extended(one) for one in begun]
+        while streams:
+            for stream in list(streams):
+                following = next(stream, None)
+                if following is None:
+                    streams.remove(stream)
+                else:
+                    yield following
+
+    def _extended(self, begun: _Played) -> Iterator[_Candidate]:
+        records = begun.rollout.calls
+        returned = [v for r in records for v in values_of(r.call.name, content_of(r.result), self._prompt)]
+        done = {call.key for call in begun.candidate.calls}
+        for call in self._candidates(len(begun.candidate.calls), returned):
+            if call.key not in done:
+                yield _Candidate((*begun.candidate.calls, call))
+
+    async def _played(self, stream: Iterator[_Candidate]) -> tuple[list[_Played], list[_Played]]:
+        """Those that were paid, and those that may be made longer: whose calls were all answered without an error."""
+        paid: list[_Played] = []
+        ended: list[_Played] = []
+        more = _MORE_TELLING
+        while batch := list(islice(stream, _PLAYED_AT_ONCE)):
+            if paid:
+                best = min(paid, key=self._worth).candidate
+                batch = [one for one in batch if self._is_better(one, best)][:more]
+                more -= len(batch)
+            known = {tool.name for tool in self._search.tools()}
+            batch = [one for one in batch if all(call.tool in known for call in one.calls)]
+            rollouts = await self._search.play(self.task, batch, self.played) if batch else []
+            self.played += len(batch)
+            for candidate, rollout in zip(batch, rollouts, strict=True):
+                refused = any(record.result.is_error for record in rollout.calls)
+                if rollout.failure is None and not refused and rollout.stop_reason == "answered":
+                    one = await self._worded(candidate, rollout)
+                    (paid if self._search.is_paid(one.rollout) else ended).append(one)
+            if paid and not more:
+                break
+        return paid, ended
+
+    async def _worded(self, candidate: _Candidate, rollout: Rollout) -> _Played:
+        """With the first wording that is paid, or that with the highest score."""
+        best = _Played(candidate, rollout)
+        contents: list[Any] = [content_of(record.result) for record in rollout.calls]
+        for answer in wordings(contents, self._prompt):
+            worded = await self._search.judged(rollout, answer)
+            if worded is None:
+                continue
+            one = _Played(candidate, worded)
+            if self._search.is_paid(worded):
+                return one
+            best = one if one.score > best.score else best
+        return best
+
+
+def prompt_text(task: Task) -> str:
+    """What the user says in a task's prompt."""
+    return "\n".join(message.content for message in task.opening() if message.role == "user")
+
+
+def plain_words(prompt: PromptValues) -> frozenset[str]:
+    """The words that are no values of the prompt's own: those that tasks of one kind share."""
+    return frozenset(word for word in prompt.words if word not in prompt.telling and not word.isdigit())
+
+
+def with_demonstration(found: Found) -> Task:
+    """The task with the demonstration that was found."""
+    opening = len(found.task.opening())
+    said = [message for message in found.rollout.messages[opening:] if message.role == "assistant"]
+    return found.task.model_copy(update={"demonstration": said})
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 TRIES = 4
 """Of one task. Of those that the verifier pays for the one with the fewest calls is kept."""
@@ -108,45 +611,6 @@ def _count(report: SearchReport, rollouts: Sequence[Rollout]) -> int:
 
 STAGE = "found_demonstrations"
 FILE = "demonstrations.jsonl"
-_SHOWN = 6
-
-
-def changes_shared(source: Toolset) -> dict[str, str]:
-    """The tools whose calls other rollouts may see, each with the reason. Functions whose code changes nothing are not
-    among them."""
-    functions = {function_name(spec.function): spec.function for spec in source.specs if isinstance(spec, FunctionSpec)}
-    found = {}
-    for tool in source.shared_tools:
-        function = functions.get(tool.name_at_source or tool.name) if tool.source.startswith("function ") else None
-        reason = may_change(function) if function is not None else "nothing says that it only reads"
-        if reason is not None:
-            found[tool.name] = reason
-    return found
-
-
-def shared_state_line(source: Toolset) -> str | None:
-    """What it means that tools change a state that all rollouts share; None where none does, as far as is known."""
-    if not (found := changes_shared(source)):
-        return None
-    named = and_more([f"{tool} ({why})" for tool, why in found.items()], _SHOWN, ";")
-    return (
-        f"rollouts may share state that cannot be reset, by way of {named}: each sees what others changed, calls "
-        "are real, and no demonstration is searched with these tools. Give each rollout a world of its own "
-        "(sandboxes.objects.ObjectTwin for Python objects and modules, docs/sandboxes.md), mark what only reads "
-        "(mcp_bridge.behaves(read_only=True), or read_only in mcp.json), or name them in allow_destructive"
-    )
-
-
-def searchable_tools(source: Toolset, allowed: Sequence[str] = ()) -> list[Tool]:
-    """The tools that a search may try: no destructive ones of live servers, and none that change a shared state unless
-    `allowed` names them."""
-    live = {tool.name for tool in source.live_destructive}
-    shared = changes_shared(source)
-    return [
-        tool
-        for tool in source.tools
-        if tool.name not in live and (tool.name not in shared or any(fnmatchcase(tool.name, name) for name in allowed))
-    ]
 
 
 async def find_demonstrations(

@@ -28,7 +28,7 @@ from ..rollouts.limits import Limits
 from ..rollouts.run_context import RunContext, play_scripts
 from ..tasks.task_files import read_file, refuse_repeat, task_from_mapping
 from ..verifiers.text_tokens import positions, tokenize
-from .found_demonstrations import changes_shared
+from .shared_state import changes_shared
 from .words import verb_and_object, words
 
 log = logging.getLogger(__name__)

@@ -25,6 +25,7 @@ from mcp_bridge.safe_text import json_problem, shortened
 
 from ..errors import ConfigError
 from ..records import Message, Rollout, Task, ToolCall
+from ..traces.json_text import dump_json
 
 _MAPPINGS = ("setup", "expected", "tags", "user")
 _TEXTS = ("id", "family")
@@ -287,6 +288,11 @@ def _first_problem(error: ValidationError) -> str:
     field = ".".join(str(part) for part in problem["loc"] if part != "list[Message]") or "task"
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return f"{field} is {_shown(problem['input'])}: {problem['msg'].removeprefix('Value error, ')}{more}"
+
+
+def as_lines(tasks: Iterable[Task]) -> bytes:
+    """The tasks as the JSON lines of a file, without what is empty."""
+    return b"".join(dump_json(task.model_dump(mode="json", exclude_defaults=True)) + b"\n" for task in tasks)
 
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")

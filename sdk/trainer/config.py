@@ -112,7 +112,7 @@ class WarmStartOptions(_Options):
     where they are yet to be found, one for each training task is counted. Without any, 0."""
     find_demonstrations: bool = True
     """Where no training task has a demonstration and the model solves less than a tenth of the tasks that it is tried
-    on, search the tools for calls that the verifier pays for. See `sdk.synthesis.demonstration_search`."""
+    on, search the tools for calls that the verifier pays for. See `sdk.synthesis.found_demonstrations`."""
     max_tasks: int | None = Field(default=None, ge=1)
     """Use demonstrations of at most this many training tasks; all where None."""
     batch_size: int = Field(default=8, ge=1)

@@ -28,7 +28,7 @@ from mcp_bridge.world import World
 from ..errors import ConfigError
 from ..probing.probes import some_calls
 from ..records import Task, ToolCall
-from ..synthesis.found_demonstrations import changes_shared
+from ..synthesis.shared_state import changes_shared
 from ..synthesis.words import VERBS, verb_and_object, words
 from ..synthesis.worlds import leaves
 

@@ -36,7 +36,8 @@ from ..records import Rollout, TokenRow
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.forks import require_forkable
 from ..rollouts.run_context import RunContext
-from ..synthesis.found_demonstrations import find_demonstrations, shared_state_line
+from ..synthesis.found_demonstrations import find_demonstrations
+from ..synthesis.shared_state import shared_state_line
 from ..synthesis.task_checks import require_known_names
 from ..tasks import ThreeWaySplit, counted, spread
 from ..traces.run_folder import RunFolder

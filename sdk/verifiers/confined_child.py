@@ -21,7 +21,7 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 # The kernel's part: resource limits, an empty network, Landlock, seccomp. Each function returns whether the kernel
-# agreed; whether it holds is measured from outside, see `confined_process.confinement`.
+# agreed; whether it holds is measured from outside, see `code_tests.confinement`.
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWUSER, _CLONE_NEWNET, _CLONE_NEWIPC = 0x10000000, 0x40000000, 0x08000000

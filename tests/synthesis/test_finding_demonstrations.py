@@ -23,9 +23,8 @@ from sdk.records import Rollout, Task
 from sdk.rollouts.limits import Limits
 from sdk.rollouts.run_context import RunContext
 from sdk.synthesis.call_candidates import CallCandidates
-from sdk.synthesis.demonstration_search import DemonstrationSearch, SearchBounds, SearchReport, with_demonstration
-from sdk.synthesis.found_demonstrations import searchable_tools, shared_state_line
-from sdk.synthesis.function_effects import may_change
+from sdk.synthesis.found_demonstrations import DemonstrationSearch, SearchBounds, SearchReport, with_demonstration
+from sdk.synthesis.shared_state import may_change, searchable_tools, shared_state_line
 from sdk.synthesis.words import PromptValues
 from sdk.verifiers import all_of, answer_match, calls_match, final_state
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sdk.errors import RunFolderError
-from sdk.synthesis.progress_file import ProgressFile
+from sdk.synthesis.synthesis_run import ProgressFile
 
 
 def test_a_file_of_tasks_has_one_writer_and_no_lock_is_left_beside_it(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from rollouts_for_verifiers import rollout
 
 from sdk.errors import ConfigError, VerifierError
 from sdk.verifiers import code_passes, run_verifier
+from sdk.verifiers import code_tests as running
 from sdk.verifiers import confined_child as kernel
-from sdk.verifiers import confined_process as running
-from sdk.verifiers.confined_process import ConfinedLimits, call_confined, confinement, run_confined
+from sdk.verifiers.code_tests import ConfinedLimits, call_confined, confinement, run_confined
 
 SECRET = "7f3a-expected"
 TESTS = [
@@ -115,8 +115,8 @@ def test_the_kernel_keeps_the_code_from_files_processes_and_the_parent(tmp_path)
 
 WITH_ABI = """
 import sys
-from sdk.verifiers.confined_process import ConfinedLimits, run_confined
-from sdk.verifiers import confined_process as running
+from sdk.verifiers.code_tests import ConfinedLimits, run_confined
+from sdk.verifiers import code_tests as running
 
 asked = "abi = _LIBC.syscall(_LANDLOCK_CREATE, None, 0, 1)"
 abi, victim = sys.argv[1:]

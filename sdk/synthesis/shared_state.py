@@ -1,4 +1,7 @@
-"""What the code of a Python function may change outside itself, read from its source and never run."""
+"""Shared state: which tools change what other rollouts see.
+
+Of a Python function its source tells what it may change outside itself; it is read and never run.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,62 @@ import inspect
 import textwrap
 import types
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import BaseModel
 
+from mcp_bridge import Toolset
+from mcp_bridge.records import Tool
+from mcp_bridge.safe_text import and_more
+from mcp_bridge.sources.functions import function_name
+from mcp_bridge.sources.specs import FunctionSpec
+
 from .words import words
+
+_SHOWN = 6
+
+
+def changes_shared(source: Toolset) -> dict[str, str]:
+    """The tools whose calls other rollouts may see, each with the reason. Functions whose code changes nothing are not
+    among them."""
+    functions = {function_name(spec.function): spec.function for spec in source.specs if isinstance(spec, FunctionSpec)}
+    found = {}
+    for tool in source.shared_tools:
+        function = functions.get(tool.name_at_source or tool.name) if tool.source.startswith("function ") else None
+        reason = may_change(function) if function is not None else "nothing says that it only reads"
+        if reason is not None:
+            found[tool.name] = reason
+    return found
+
+
+def shared_state_line(source: Toolset) -> str | None:
+    """What it means that tools change a state that all rollouts share; None where none does, as far as is known."""
+    if not (found := changes_shared(source)):
+        return None
+    named = and_more([f"{tool} ({why})" for tool, why in found.items()], _SHOWN, ";")
+    return (
+        f"rollouts may share state that cannot be reset, by way of {named}: each sees what others changed, calls "
+        "are real, and no demonstration is searched with these tools. Give each rollout a world of its own "
+        "(sandboxes.objects.ObjectTwin for Python objects and modules, docs/sandboxes.md), mark what only reads "
+        "(mcp_bridge.behaves(read_only=True), or read_only in mcp.json), or name them in allow_destructive"
+    )
+
+
+def searchable_tools(source: Toolset, allowed: Sequence[str] = ()) -> list[Tool]:
+    """The tools that a search may try: no destructive ones of live servers, and none that change a shared state unless
+    `allowed` names them."""
+    live = {tool.name for tool in source.live_destructive}
+    shared = changes_shared(source)
+    return [
+        tool
+        for tool in source.tools
+        if tool.name not in live and (tool.name not in shared or any(fnmatchcase(tool.name, name) for name in allowed))
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 _READING_MODULES = frozenset(
     words(

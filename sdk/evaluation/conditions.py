@@ -1,4 +1,5 @@
-"""One condition (untrained, after warm start, after GRPO) on the held-out tasks: its figures and what it cost."""
+"""Conditions (untrained, after warm start, after GRPO) on the held-out tasks: the figures of one, what it cost, and two
+compared."""
 
 from __future__ import annotations
 
@@ -9,13 +10,24 @@ import statistics as plain_statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
 from ..errors import ConfigError
 from ..records import Rollout, Task
-from .statistics import Interval, PassRate, clustered_mean_interval, clustered_wilson, pass_rates
+from .statistics import (
+    Interval,
+    PassRate,
+    clustered_wilson,
+    holm,
+    mcnemar_exact,
+    mean_interval,
+    paired_rate_difference,
+    pass_rates,
+    sign_flip_exact,
+)
 
 log = logging.getLogger(__name__)
 
@@ -272,7 +284,7 @@ def summarise_condition(
     score = None
     if scores:
         clusters = [families[task] for task in scores]
-        score = clustered_mean_interval(list(scores.values()), clusters, score_bounds(scores.values()))
+        score = mean_interval(list(scores.values()), score_bounds(scores.values()), clusters)
     return ConditionSummary(
         rollouts=len(rollouts),
         scored=len(scored),
@@ -405,3 +417,160 @@ def _errors(scored: Sequence[Rollout]) -> dict[str, Count]:
         times.update(kinds)
         rollouts.update(kinds.keys())
     return {kind: Count(times=times[kind], rollouts=rollouts[kind]) for kind in sorted(times)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A comparison of two conditions on the same tasks, which cancels how hard the tasks are.
+
+
+class PairedComparison(BaseModel):
+    """Second minus first, on the tasks that were scored in both."""
+
+    first: str
+    second: str
+    tasks: int
+    families: int | None = None
+    left_out: list[str]
+    """Ids of tasks scored in one of the two only, or in neither."""
+    gained: int
+    """Tasks with more success in the second."""
+    lost: int
+    """Tasks with less success in the second."""
+    success: Interval | None
+    """Difference of success; `None` where no task was scored in both."""
+    score: Interval | None
+    """Difference of mean scores."""
+    p_value: float | None
+    """Exact McNemar test of gained against lost; where tasks were tried several times or share families, the exact
+    test that flips the signs of whole families. `None` where no task was scored in both."""
+    p_holm: float | None = None
+    """The p-value adjusted for all comparisons of the report (Holm); `None` where there is one only."""
+    method: Literal["tango", "student_t", "clustered", "none"]
+
+
+def compare_paired(
+    first: Sequence[Rollout],
+    second: Sequence[Rollout],
+    *,
+    names: tuple[str, str],
+    threshold: float = 1.0,
+    cluster_by: str = FAMILY,
+) -> PairedComparison:
+    """Compare two conditions on the tasks scored in both. Tries at the same task are averaged first."""
+    before, after = success_by_task(first, threshold), success_by_task(second, threshold)
+    both = sorted(before.keys() & after.keys())
+    families = families_by_task([*first, *second], cluster_by)
+    clusters = [families[task] for task in both]
+    differences = [after[task] - before[task] for task in both]
+    gained, lost = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
+    # One try at each task: success is yes or no, and the exact methods for pairs apply.
+    single = all(rates[task] in (0, 1) for rates in (before, after) for task in both)
+    alone = len(set(clusters)) == len(both)
+    success, p_value = None, None
+    if both and single and alone:
+        success, p_value = paired_rate_difference(gained, lost, len(both)), mcnemar_exact(gained, lost)
+    elif both:
+        success = mean_interval([float(d) for d in differences], (-1.0, 1.0), clusters)
+        p_value = sign_flip_exact(differences, clusters)
+    return PairedComparison(
+        first=names[0],
+        second=names[1],
+        tasks=len(both),
+        families=len(set(clusters)),
+        left_out=sorted({r.task.id for r in [*first, *second]} - set(both)),
+        gained=gained,
+        lost=lost,
+        success=success,
+        score=_score_difference(first, second, both, clusters),
+        p_value=p_value,
+        method="none" if not both else "clustered" if not alone else "tango" if single else "student_t",
+    )
+
+
+def _score_difference(
+    first: Sequence[Rollout], second: Sequence[Rollout], both: Sequence[str], clusters: Sequence[str]
+) -> Interval | None:
+    if not both:
+        return None
+    before, after = score_by_task(first), score_by_task(second)
+    low, high = score_bounds([*before.values(), *after.values()])
+    return mean_interval([after[task] - before[task] for task in both], (low - high, high - low), clusters)
+
+
+def in_order(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Each condition with the next, then the first with the last."""
+    pairs = list(pairwise(names))
+    return [*pairs, (names[0], names[-1])] if len(names) > 2 else pairs
+
+
+def compare_conditions(
+    conditions: Mapping[str, Sequence[Rollout]],
+    *,
+    threshold: float,
+    cluster_by: str = FAMILY,
+    pairs: Sequence[tuple[str, str]] | None = None,
+) -> list[PairedComparison]:
+    """The comparisons of `pairs` of names, those `in_order` where None, with p-values adjusted for being several."""
+    wanted = in_order(list(conditions)) if pairs is None else pairs
+    found = [
+        compare_paired(conditions[a], conditions[b], names=(a, b), threshold=threshold, cluster_by=cluster_by)
+        for a, b in wanted
+    ]
+    adjusted = holm({str(place): c.p_value for place, c in enumerate(found) if c.p_value is not None})
+    if len(adjusted) < 2:
+        return found
+    return [c.model_copy(update={"p_holm": adjusted.get(str(place))}) for place, c in enumerate(found)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Which rollouts a report shows in full, by rule.
+
+Kind = Literal["newly solved", "still failing", "newly failing", "still solved", "solved", "failed"]
+
+RULE = (
+    "By rule, not by taste: one newly solved, one still failing and one newly failing task, the first of each in the "
+    "order of task ids; where a kind has none, the next of another kind."
+)
+_SHOWN = 3
+_ORDER: tuple[Kind, ...] = ("newly solved", "still failing", "newly failing", "solved", "failed", "still solved")
+
+
+class Example(BaseModel):
+    """One rollout to read, without its tokens and states."""
+
+    kind: Kind
+    condition: str
+    rollout: Rollout
+    earlier_score: float | None = None
+    """The score of the same task in the first condition."""
+
+
+def choose_examples(conditions: Mapping[str, Sequence[Rollout]], *, threshold: float) -> list[Example]:
+    """Rollouts of the last condition, set against the first where there are two. See `RULE`."""
+    if not conditions:
+        return []
+    names = list(conditions)
+    last = by_task(conditions[names[-1]])
+    first = by_task(conditions[names[0]]) if len(names) > 1 else {}
+    by_kind: dict[Kind, list[Example]] = defaultdict(list)
+    for task, tries in last.items():
+        if first and task not in first:
+            continue
+        now, earlier = tries[0], first[task][0] if first else None
+        kind = _kind(now, earlier, threshold)
+        earlier_score = earlier.verdict.score if earlier is not None and earlier.verdict is not None else None
+        shown = now.model_copy(update={"rows": [], "initial_state": None, "final_state": None})
+        by_kind[kind].append(Example(kind=kind, condition=names[-1], rollout=shown, earlier_score=earlier_score))
+    # Round by round over the kinds: the first of each, then the second of each.
+    rounds = max((len(examples) for examples in by_kind.values()), default=0)
+    in_order = [by_kind[kind][i] for i in range(rounds) for kind in _ORDER if i < len(by_kind[kind])]
+    return in_order[:_SHOWN]
+
+
+def _kind(now: Rollout, earlier: Rollout | None, threshold: float) -> Kind:
+    solved = is_success(now, threshold)
+    if earlier is None:
+        return "solved" if solved else "failed"
+    if is_success(earlier, threshold):
+        return "still solved" if solved else "newly failing"
+    return "newly solved" if solved else "still failing"

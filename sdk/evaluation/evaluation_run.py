@@ -42,10 +42,8 @@ from ..users.fidelity import UserJudge
 from ..users.played_users import open_users, users_identity
 from ..verifiers import VerifierLike, check_verifier, verifier_identity
 from .conditions import FAMILY, Price, read_prices, require_cluster, require_threshold
-from .fault_rules import find_faults
-from .faults import FaultJudge, judged_faults
-from .measurement import measure
-from .outside_verdicts import OutsideVerdicts, outside_faults, outside_rollouts, read_verdicts
+from .faults import FaultJudge, find_faults, judged_faults
+from .measurement import OutsideVerdicts, measure, outside_faults, outside_rollouts, read_verdicts
 from .report import Report, build_report, call_facts, guard_facts, note_conditions, run_facts
 
 if TYPE_CHECKING:

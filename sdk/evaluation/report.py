@@ -23,23 +23,24 @@ from ..records import Rollout
 from ..traces.atomic_files import make_folder, read_json, write_bytes, write_json
 from ..traces.identity import installed_versions, plain_config, seeds_of, without_secrets
 from ..traces.run_folder import RunFolder
-from .comparisons import PairedComparison, compare_conditions, in_order
 from .conditions import (
     FAMILY,
     ConditionSummary,
+    Example,
+    PairedComparison,
     Price,
     best_condition,
+    choose_examples,
+    compare_conditions,
+    in_order,
     read_prices,
     require_cluster,
     require_threshold,
     success_by_task,
     summarise_condition,
 )
-from .examples import Example, choose_examples
-from .fault_rules import find_faults
-from .faults import ConditionErrors, Fault, group_errors
-from .measurement import SERVED, ServedSummary, summarise_served
-from .outside_verdicts import OutsideVerdict, outside_faults, outside_rollouts
+from .faults import ConditionErrors, Fault, find_faults, group_errors
+from .measurement import SERVED, OutsideVerdict, ServedSummary, outside_faults, outside_rollouts, summarise_served
 
 if TYPE_CHECKING:
     from mcp_bridge import Toolset

@@ -10,9 +10,7 @@ from mcp_bridge.safe_text import aligned, cut, fence, inline, one_line, table
 from ..records import PROMPT_NAMES
 from ..tasks import tasks_of_families
 from ..transcript import transcript
-from .comparisons import PairedComparison
-from .conditions import FAMILY, ConditionSummary, Spread, SuccessRate
-from .examples import RULE, Example
+from .conditions import FAMILY, RULE, ConditionSummary, Example, PairedComparison, Spread, SuccessRate
 from .faults import FAULTS, TELLING_RULE, ConditionErrors, TellingRollout
 from .statistics import Interval, PassRate
 

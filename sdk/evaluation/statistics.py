@@ -103,29 +103,6 @@ def mcnemar_exact(gained: int, lost: int) -> float:
     return min(1.0, float(Fraction(2 * tail, 2**changed)))
 
 
-def mean_interval(values: Sequence[float], bounds: tuple[float, float]) -> Interval:
-    """Mean of independent values in `bounds`, with a 95 % interval. One value a task; differences for a paired one.
-
-    Student's t interval, cut at the bounds. For paired differences of scores, and for averages of several tries
-    at a task, this is the clustered interval of Miller (2024), "Adding Error Bars to Evals", arXiv 2411.00640.
-    Where all values are equal their spread shows nothing: then at most a share `1 - 0.025^(1/n)` of tasks can be
-    otherwise (the exact binomial bound of Clopper and Pearson, 1934), each as far as the bounds.
-
-    Raises `ValueError` without values or for one outside of the bounds.
-    """
-    n = len(values)
-    low, high = bounds
-    if n == 0 or not all(low <= value <= high for value in values):
-        raise ValueError(f"{n} values in [{low}, {high}] expected; give at least one, and none outside")
-    mean = math.fsum(values) / n
-    spread = math.fsum((value - mean) ** 2 for value in values)
-    if n == 1 or spread <= n * (1e-9 * (high - low)) ** 2:  # equal but for rounding
-        otherwise = 1 - 0.025 ** (1 / n)
-        return Interval(estimate=mean, low=mean - otherwise * (mean - low), high=mean + otherwise * (high - mean))
-    half = student_t_975(n - 1) * math.sqrt(spread / (n - 1) / n)
-    return Interval(estimate=mean, low=max(low, mean - half), high=min(high, mean + half))
-
-
 def student_t_975(degrees: int) -> float:
     """The 97.5 % quantile of Student's t distribution, within 0.2 %. `degrees` of freedom: 1 or more.
 
@@ -166,27 +143,30 @@ def clustered_standard_error(values: Sequence[float], clusters: Sequence[Hashabl
     return math.sqrt(len(sums) / (len(sums) - 1) * math.fsum(s * s for s in sums)) / len(values)
 
 
-def clustered_mean_interval(
-    values: Sequence[float], clusters: Sequence[Hashable], bounds: tuple[float, float]
+def mean_interval(
+    values: Sequence[float], bounds: tuple[float, float], clusters: Sequence[Hashable] | None = None
 ) -> Interval:
-    """Mean of values in `bounds` with a 95 % interval: Student's t with G - 1 degrees of freedom, cut at the bounds.
+    """Mean of `values` [n] in `bounds`, one a task, with a 95 % interval; differences for a paired one.
 
-    With one value a cluster it is `mean_interval`. Where all clusters have the same mean their spread shows nothing,
-    and the interval is that of as many equal values as there are clusters (see `mean_interval`); with one cluster it
-    is that of one value.
+    Student's t interval with G - 1 degrees of freedom, cut at the bounds; each value is a cluster of its own where
+    `clusters` is None. It is the clustered interval of Miller (2024), "Adding Error Bars to Evals", arXiv 2411.00640,
+    also for paired differences of scores and for averages of several tries at a task. Where all clusters are equal, or
+    there is one, their spread shows nothing: then at most a share `1 - 0.025^(1/G)` of clusters can be otherwise (the
+    exact binomial bound of Clopper and Pearson, 1934), each as far as the bounds.
+
+    Raises `ValueError` without values or for one outside of the bounds.
     """
-    sums = _deviations(values, clusters)
-    plain = mean_interval(values, bounds)
-    if len(sums) == len(values):
-        return plain
+    n = len(values)
     low, high = bounds
-    spread = math.fsum(s * s for s in sums)
-    if len(sums) < 2 or spread <= 1e-18 * len(values):
-        few = mean_interval([plain.estimate] * len(sums), bounds)
-        return Interval(estimate=plain.estimate, low=few.low, high=few.high)
+    if n == 0 or not all(low <= value <= high for value in values):
+        raise ValueError(f"{n} values in [{low}, {high}] expected; give at least one, and none outside")
+    clusters = range(n) if clusters is None else clusters
+    sums, mean = _deviations(values, clusters), math.fsum(values) / n
+    if len(sums) == 1 or math.fsum(s * s for s in sums) <= n * (1e-9 * (high - low)) ** 2:  # equal but for rounding
+        otherwise = 1 - 0.025 ** (1 / len(sums))
+        return Interval(estimate=mean, low=mean - otherwise * (mean - low), high=mean + otherwise * (high - mean))
     half = student_t_975(len(sums) - 1) * clustered_standard_error(values, clusters)
-    mean = plain.estimate
-    return Interval(estimate=mean, low=max(low, min(mean, mean - half)), high=min(high, max(mean, mean + half)))
+    return Interval(estimate=mean, low=max(low, mean - half), high=min(high, mean + half))
 
 
 def clustered_wilson(rates: Sequence[float], clusters: Sequence[Hashable]) -> Interval:
@@ -327,7 +307,7 @@ def pass_rates(
 
     `successes`: task id -> (successes, scored tries). `families`: task id -> family. `unscored`: task id -> how many
     further tries have no score, also of tasks without any score. Means over tasks with intervals
-    that count families, see `clustered_mean_interval`.
+    that count families, see `mean_interval`.
     """
     most = max((n for _, n in successes.values()), default=0)
     if most < 2:
@@ -343,7 +323,7 @@ def pass_rates(
         clusters = [families[task] for task in enough]
         for rates, formula in ((at, pass_at_k), (hat, pass_hat_k)):
             values = [formula(successes[task][1], successes[task][0], k) for task in enough]
-            interval = clustered_mean_interval(values, clusters, (0.0, 1.0))
+            interval = mean_interval(values, (0.0, 1.0), clusters)
             worst = [formula(n, c, k) for c, n in all_tries if n >= k]
             rates.append(
                 PassRate(

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..traces.journal import Journal
 
 FORMAT = 2
-"""1 had no entries of the kind `published`."""
-READABLE = (1, 2)
 EVIDENCE = "evidence.jsonl"
 """The run's chain: one entry a line, each with the hash of the one before it."""
 ROOT = "evidence.root.json"
@@ -206,7 +204,7 @@ class EvidenceLog:
 
 
 def _saved(folder: str, version: int, files: dict[str, str]) -> dict[str, Any]:
-    """The data of a `weights` entry. One without `whole` is an earlier version's, and has files of weights alone."""
+    """The data of a `weights` entry; `whole`: `files` are all files of the folder."""
     return {"folder": folder, "version": version, "files": files, "whole": True}
 
 

@@ -1,33 +1,48 @@
-"""Verification of a run: everything that its evidence holds, recomputed and compared with the folder; its signature."""
+"""Verification of a run: everything that its evidence holds, recomputed and compared with the folder; its verdicts,
+given again; its signature."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio
+from pydantic import ValidationError
+
 from mcp_bridge.ledger import digest_arguments, digest_text
 
-from ..errors import ConfigError, RunFolderError
+from ..errors import ConfigError, RunFolderError, VerifierError
+from ..records import Rollout, Verdict
 from ..rollouts.branching import parent_and_turn
 from ..traces.atomic_files import file_sha256, json_file, read_json, write_bytes
 from ..traces.run_folder import CALLS
 from ..verifiers import VerifierLike, check_verifier, verifier_identity, verifier_name
-from ..verifiers.verifier import judges_groups
+from ..verifiers.verifier import judge_evidence, judges_groups
 from .canonical import START, canonical, digest, numbered_lines, parse, sha256
-from .chained_file import Entry, Finding, Verification, call_entry, evidence_entry, read_chain
 from .evidence_log import EVIDENCE, ROOT, read_root
-from .expected_run import Expected, compare_rollouts, replay
-from .rescoring import rescore
+from .expected_run import (
+    Entry,
+    Expected,
+    Finding,
+    Verification,
+    call_entry,
+    compare_rollouts,
+    evidence_entry,
+    read_chain,
+    replay,
+)
 from .saved_weights import compare_file, compare_files, compare_folders, compare_weights
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-    from ..judging.audit_examples import AuditCall
+    from ..judging.verdicts import AuditCall
 
 
 AUDIT, AUDITED = "audit", "grpo"
@@ -154,24 +169,17 @@ async def verify_run(
     verifier: VerifierLike | None = None,
     root: str | None = None,
     public_key: Path | None = None,
-    allow_later: bool = False,
     timeout_s: float | None = 60,
 ) -> Verification:
     """Recompute the evidence of the run in `path`. Nothing in the folder is changed, and no code in it is run.
 
     `verifier`: gives its verdicts again, on the evidence alone; it must be deterministic. `root`: one of this run that
     was noted elsewhere. `public_key`: a PEM file with the Ed25519 key that must have signed it. What was recorded after
-    that root is a finding, or with `allow_later` a note; what it would change of the run up to there is a finding
-    either way. `timeout_s`: for each verdict.
+    that root is a finding, and so is what it would change of the run up to there. `timeout_s`: for each verdict.
 
     What is wrong is in `findings`. Raises `RunFolderError` for a folder that holds no run, or one without evidence,
-    and `ConfigError` for what cannot be a verifier, a root or a key, and for `allow_later` without a root or a key.
+    and `ConfigError` for what cannot be a verifier, a root or a key.
     """
-    if allow_later and root is None and public_key is None:
-        raise ConfigError(
-            "`allow_later` is about what was recorded after a signature or a noted root: give `public_key` or `root` "
-            "with it"
-        )
     given, root = root, root.strip().lower() if root is not None else None
     if root is not None and re.fullmatch("[0-9a-f]{64}", root) is None:
         raise ConfigError(f"`root` is {given!r}; give the 64 hexadecimal digits that verify prints as the root")
@@ -180,7 +188,7 @@ async def verify_run(
         check_verifier(verifier)
     check = _Check(_folder(path))
     check.chain()
-    check.evidence(anchor=check.anchor(root, key), allow_later=allow_later)
+    check.evidence(anchor=check.anchor(root, key))
     check.calls()
     check.rollouts()
     check.audits()
@@ -249,9 +257,9 @@ class _Check:
         self._entries, findings = read_chain(self.path / EVIDENCE, EVIDENCE, evidence_entry)
         self._wrong(*findings)
 
-    def evidence(self, *, anchor: int, allow_later: bool) -> None:
+    def evidence(self, *, anchor: int) -> None:
         self._expected = expected = replay(self._entries, anchor=anchor)
-        self._after_the_anchor(allow_later)
+        self._after_the_anchor()
         self._wrong(*(Finding("changed", EVIDENCE, line, text) for line, text in expected.problems))
         self.found.root = self._entries[-1].hash if self._entries else START
         self.found.entries = len(self._entries)
@@ -399,7 +407,7 @@ class _Check:
         self._wrong(Finding("signature", where, None, text))
         return 0
 
-    def _after_the_anchor(self, allow_later: bool) -> None:
+    def _after_the_anchor(self) -> None:
         expected, last = self._expected, self._entries[-1].line if self._entries else 0
         if not 0 < expected.anchor < last:
             return
@@ -413,12 +421,11 @@ class _Check:
                 for entry in expected.later
             )
             added = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-            text = f"{covered}; what was written later is not covered: {added}"
-            if allow_later:
-                self.found.notes.append(text)
-            else:
-                text += "; where that is right, sign again or note the new root, or pass --allow-later"
-                self._wrong(Finding("signature", EVIDENCE, expected.later[0].line, text))
+            text = (
+                f"{covered}; what was written later is not covered: {added}; where that is right, sign again or note "
+                "the new root"
+            )
+            self._wrong(Finding("signature", EVIDENCE, expected.later[0].line, text))
         if not expected.overruling and not expected.later:
             self.found.notes.append(f"{covered}; the run was opened again later, which changed nothing")
 
@@ -528,3 +535,138 @@ def _public_key(path: Path) -> Ed25519PublicKey:
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigError(f"{path} holds a key of another kind ({type(key).__name__}); {how}")
     return key
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The second scoring of a run: verdicts given again, from the evidence alone.
+
+
+async def rescore(
+    path: Path, name: str, verifier: VerifierLike, *, timeout_s: float | None = 60
+) -> tuple[int, list[Finding]]:
+    """Run `verifier` on every scored rollout of a file; how many, and each reward that it does not give again.
+
+    Score and components must be equal. A verifier that disagrees is asked once more: one that then disagrees with
+    itself is not deterministic, which the finding reports. Rollouts of a training step that a group verifier has judged
+    together are judged together again, see `GroupVerifier.again`.
+    """
+    count, findings = 0, list[Finding]()
+    again = _Again(verifier, timeout_s)
+    for key, members in groupby(_scored(path), key=_group if judges_groups(verifier) else lambda one: one.number):
+        group = list(members)
+        faults = await again.of_group(group) if isinstance(key, str) else await again.of_each(group)
+        findings += [Finding("unearned", name, one.number, fault, str(one.line["id"])) for one, fault in faults]
+        count += len(group)
+        if count % 100 < len(group):
+            await anyio.lowlevel.checkpoint()
+    return count, findings
+
+
+@dataclass(frozen=True)
+class _Scored:
+    """A line of a file, without its verdict, and the verdict."""
+
+    number: int
+    line: dict[str, Any]
+    recorded: Verdict
+
+    def rollout(self) -> Rollout:
+        return Rollout.model_validate(self.line)
+
+
+def _group(one: _Scored) -> str | int:
+    """Rollouts of a training step are judged in their groups, which are together in their file; others alone."""
+    step = one.line.get("step")
+    return str(one.line.get("group")) if isinstance(step, int) and step >= 0 else one.number
+
+
+class _Again:
+    """Verdicts given again, and what differs from those that were recorded."""
+
+    def __init__(self, verifier: VerifierLike, timeout_s: float | None) -> None:
+        self._verifier = verifier
+        self._timeout_s = timeout_s
+
+    async def of_each(self, scored: Sequence[_Scored]) -> list[tuple[_Scored, str]]:
+        faults = [(one, await self._fault(one)) for one in scored]
+        return [(one, fault) for one, fault in faults if fault is not None]
+
+    async def of_group(self, group: Sequence[_Scored]) -> list[tuple[_Scored, str]]:
+        """What each gets alone, and what follows from that and from what the group's judge had said."""
+        assert judges_groups(self._verifier)
+        faults: dict[int, str] = {}
+        alone: dict[str, Verdict] = {}
+        rollouts: list[Rollout] = []
+        for one in group:
+            try:
+                rollouts.append(one.rollout().model_copy(update={"verdict": one.recorded}))
+                alone[rollouts[-1].id] = await judge_evidence(self._verifier, one.rollout(), self._timeout_s)
+            except ValidationError as error:
+                faults[one.number] = _no_rollout(error)
+            except VerifierError as error:
+                faults[one.number] = _no_verdict(one.recorded, error)
+        try:
+            found = self._verifier.again(rollouts, alone)
+        except VerifierError as error:
+            found = {}
+            faults |= {one.number: _no_verdict(one.recorded, error) for one in group if one.number not in faults}
+        for one in group:
+            own = alone.get(str(one.line["id"]))
+            if own is not None and one.number not in faults:
+                again = found.get(str(one.line["id"]), own)
+                if not _same(again, one.recorded):
+                    faults[one.number] = _differing(one.recorded, again)
+        return [(one, faults[one.number]) for one in group if one.number in faults]
+
+    async def _fault(self, one: _Scored) -> str | None:
+        try:
+            again = await judge_evidence(self._verifier, one.rollout(), self._timeout_s)
+            if _same(again, one.recorded):
+                return None
+            once_more = await judge_evidence(self._verifier, one.rollout(), self._timeout_s)
+        except ValidationError as error:
+            return _no_rollout(error)
+        except VerifierError as error:
+            return _no_verdict(one.recorded, error)
+        if not _same(again, once_more):
+            return (
+                f"the verifier is not deterministic: {one.recorded.score:g} was recorded, {again.score:g} and "
+                f"{once_more.score:g} were given now; its rewards cannot be recomputed"
+            )
+        return _differing(one.recorded, again)
+
+
+def _no_rollout(error: ValidationError) -> str:
+    return f"it is not a rollout any more: {error.errors()[0]['msg']}"
+
+
+def _no_verdict(recorded: Verdict, error: VerifierError) -> str:
+    return f"the reward {recorded.score:g} was recorded, and from its evidence the verifier gives none: {error}"
+
+
+def _differing(recorded: Verdict, again: Verdict) -> str:
+    if again.score != recorded.score:
+        return f"the reward {recorded.score!r} was recorded, and its evidence gives {again.score!r}"
+    if again.components != recorded.components:
+        return f"the components {recorded.components} were recorded, and its evidence gives {again.components}"
+    if again.turn_rewards != recorded.turn_rewards:
+        return f"the turn_rewards {recorded.turn_rewards} were recorded, and its evidence gives {again.turn_rewards}"
+    return f"it was compared with {recorded.rests_on}, as recorded, and its group's evidence is {again.rests_on}"
+
+
+_SAME = ("score", "components", "rests_on", "turn_rewards")
+
+
+def _same(one: Verdict, other: Verdict) -> bool:
+    return all(getattr(one, name) == getattr(other, name) for name in _SAME)
+
+
+def _scored(path: Path) -> Iterator[_Scored]:
+    """Lines that are not rollouts are named elsewhere."""
+    for number, raw in numbered_lines(path):
+        try:
+            line = parse(raw)
+            if isinstance(line["id"], str) and line["verdict"] is not None and line["failure"] is None:
+                yield _Scored(number, {**line, "verdict": None}, Verdict.model_validate(line["verdict"]))
+        except (ValueError, KeyError):  # pydantic's among them
+            continue

@@ -13,13 +13,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from mcp_bridge.safe_text import and_more
-
 from ..traces.atomic_files import file_sha256
 from .canonical import digest, parse
-from .chained_file import Finding
 from .evidence_log import EVIDENCE
-from .expected_run import Expected, Published
+from .expected_run import Expected, Finding, Published
 
 _MOST_HEADER = 100_000_000
 """Bytes; safetensors itself reads no larger one."""
@@ -80,7 +77,6 @@ def _sha256(file: BinaryIO, size: int) -> str:
     return found.hexdigest()
 
 
-_MOST_NAMED = 8
 _CHECKPOINTS = "checkpoints/grpo"
 """Of the steps of GRPO, whose number is the version of the weights."""
 _STEP = re.compile(r"checkpoint-(\d+)")
@@ -127,17 +123,9 @@ def compare_files(path: Path, expected: Expected) -> tuple[list[Finding], list[s
             continue
         for name, sha in saved.files.items():
             findings += compare_file(path, f"{folder}/{name}", sha, saved.entry)
+        text = f"{EVIDENCE}, line {saved.entry}, has all files of {folder} as it was saved, and this one was not there"
         other = [name for name in there if name not in saved.files]
-        if saved.whole:
-            text = (
-                f"{EVIDENCE}, line {saved.entry}, has all files of {folder} as it was saved, and this one was not there"
-            )
-            findings += (Finding("added", f"{folder}/{name}", None, text) for name in other)
-        elif other:
-            notes.append(
-                f"{folder} was saved by an earlier version, whose evidence covers its weights alone; not covered: "
-                f"{and_more(other, _MOST_NAMED)}"
-            )
+        findings += (Finding("added", f"{folder}/{name}", None, text) for name in other)
     return findings, notes
 
 

@@ -1,11 +1,10 @@
 """Models as judges: verdicts by rubric or gold answer, rankings of a group, and their agreement with people."""
 
 from .agreement import Agreement, RankingAgreement, labelled_examples, measure_agreement, measure_ranking
-from .audit_examples import audit_call, audit_tasks
 from .judge_model import Budget
 from .ranking import Ranked, Ranker, Ranking, ranked
 from .row_labels import LabelledRows, label_rows
-from .verdicts import Judge, ModelFaultJudge, ModelUserJudge, fault_judge, judge, user_judge
+from .verdicts import Judge, ModelFaultJudge, ModelUserJudge, audit_call, audit_tasks, fault_judge, judge, user_judge
 
 __all__ = [
     "Agreement",

@@ -265,8 +265,17 @@ def _of_this_loop(variable: RunVar[anyio.Lock]) -> anyio.Lock:
 class AsksModel:
     """What every judge has that asks a model: `spent` counts what was asked; `await close()` stops a local model."""
 
-    def __init__(self, asker: Asker) -> None:
-        self._asker = asker
+    def __init__(
+        self,
+        model: ModelSource,
+        *,
+        cache: Path | str | None = None,
+        budget: Budget | None = None,
+        tries: int = 2,
+        max_tokens: int = 512,
+    ) -> None:
+        """See `sdk.judging.judge`."""
+        self._asker = Asker(model, cache=cache, budget=budget, tries=tries, max_tokens=max_tokens)
 
     @property
     def spent(self) -> Spent:

@@ -19,7 +19,7 @@ from ..policies.model_source import ModelSource
 from ..records import Rollout, Verdict
 from ..verifiers.combining import checked_parts, joined, run_parts
 from ..verifiers.verifier import VerifierLike, verifier_name
-from .judge_model import Asker, AsksModel, Budget, Spent, escaped, evidence, refused
+from .judge_model import AsksModel, Budget, Spent, escaped, evidence, refused
 
 MOST = 16
 """Attempts that are compared at once."""
@@ -66,7 +66,7 @@ class Ranker(AsksModel):
         if not by.strip():
             raise ConfigError("Ranker: by is empty; say what makes one attempt better than another")
         self.by = by
-        super().__init__(Asker(model, cache=cache, budget=budget, tries=tries, max_tokens=max_tokens))
+        super().__init__(model, cache=cache, budget=budget, tries=tries, max_tokens=max_tokens)
 
     def __repr__(self) -> str:
         return f"Ranker({self._asker.label!r}, identity={self.identity!r})"

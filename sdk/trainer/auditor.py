@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..alarms import is_canary
-from ..judging.audit_examples import audit_call, audit_tasks
+from ..judging.verdicts import audit_call, audit_tasks
 from ..policies.protocol import Sampling
 from ..records import Rollout, Task
 from ..rollouts.engine import RolloutEngine

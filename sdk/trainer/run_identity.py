@@ -12,7 +12,7 @@ from mcp_bridge import Handlers, Toolset
 from mcp_bridge.errors import kind_of
 
 from ..errors import ConfigError
-from ..judging.audit_examples import audit_call
+from ..judging.verdicts import audit_call
 from ..policies.hub_cache import folder_here
 from ..policies.model_source import require_place_of
 from ..policies.vllm.vllm_options import VllmOptions

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ..traces.json_text import dump_json
-from .index import RunIndex, find_runs
+from .index import Announced, RunIndex, find_runs, metrics_of, run_facts
 from .labels import Labels, exported_file, labels_of, require_outside
 from .rollout_view import FIELDS, detail, token_rows
-from .run_summary import Announced, metrics_of, run_facts
 
 TYPES = {
     "html": "text/html; charset=utf-8",

@@ -28,12 +28,11 @@ from mcp_bridge.publishing.listener import names_this_machine, sends_key
 from ..errors import ConfigError, ToolbakeError
 from ..serving.server import Server, bind
 from ..traces.json_text import dump_json
-from .index import Place, RunIndex, find_runs
+from .index import Announced, Place, RunIndex, facts_version, find_runs, metrics_of, run_facts
 from .labels import Label, Labels, labels_of
 from .page_files import TYPES, page_file
 from .rollout_view import FIELDS, SHOWN_CHARS, cut_texts, detail, text_at, token_rows
 from .row_file import RowChange, RowFile, RowFileChanged, is_row_file
-from .run_summary import Announced, facts_version, metrics_of, run_facts
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from tampering import KINDS, make_signed_run, tamper
 
 from mcp_bridge.ledger import LedgerLine, digest_arguments, digest_text
 from mcp_bridge.records import ToolResult
-from sdk.evidence.chained_file import Verification
+from sdk.evidence.expected_run import Verification
 from sdk.evidence.run_verification import verify_run
 from sdk.records import CallRecord, Message, Rollout, Task, TokenRow, ToolCall, Verdict
 from sdk.traces import RunFolder

@@ -83,7 +83,7 @@ def _order_desk() -> tuple[Any, list[Any], Any]:
 
 def measured(folder: Path) -> dict[str, Any] | None:
     """Held-out success with a finished run's weights, and of those it handed over beside the warm start's."""
-    from sdk.evaluation.comparisons import compare_paired
+    from sdk.evaluation.conditions import compare_paired
     from sdk.evaluation.report import Report
     from sdk.traces import RunFolder
 

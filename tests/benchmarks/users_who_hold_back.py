@@ -71,7 +71,7 @@ def train(seed: int, folder: Path) -> None:
 
 def measured(folder: Path) -> dict[str, Any] | None:
     """Held-out success by stage and kind of users, and the gain over the untrained model with its interval."""
-    from sdk.evaluation.comparisons import compare_paired
+    from sdk.evaluation.conditions import compare_paired
     from sdk.traces import RunFolder
 
     if not (folder / "report.json").is_file():

@@ -291,12 +291,6 @@ MISTAKES: dict[str, Mistake] = {
         "model:",
         "a hub name, or none for the embedded model.",
     ),
-    "later entries of no root": Mistake(
-        "verify run --allow-later",
-        "after a signature or a noted root",
-        "--allow-later is",
-        "give --public-key or --root",
-    ),
     "a root that is none": Mistake("verify run --root zzz", "'zzz'", "--root is", "give the 64 hexadecimal digits"),
     "a difficulty of nobody": Mistake(
         *("synthesize desk.py:tools --to made.jsonl --difficulty 0.1,0.9", "measured by a policy's attempts"),

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdk.evaluation.statistics import (
-    clustered_mean_interval,
     clustered_standard_error,
     clustered_wilson,
     effective_tasks,
@@ -50,7 +49,7 @@ def test_the_clustered_standard_error_has_the_value_computed_by_hand() -> None:
 
 def test_the_clustered_interval_has_the_value_computed_by_hand() -> None:
     # Three families of two: means 1, 0.5, 0; deviations sum to 1, 0, -1; sqrt(3 / 2 * 2) / 6 = 0.288675; t(2) = 4.3027.
-    interval = clustered_mean_interval([1, 1, 1, 0, 0, 0], "aabbcc", (-5.0, 5.0))
+    interval = mean_interval([1, 1, 1, 0, 0, 0], (-5.0, 5.0), "aabbcc")
     half = 4.3027 * math.sqrt(3) / 6
     assert (interval.low, interval.estimate, interval.high) == pytest.approx((0.5 - half, 0.5, 0.5 + half), abs=1e-4)
 
@@ -67,7 +66,7 @@ def test_the_effective_number_of_tasks_has_the_value_computed_by_hand() -> None:
 
 def test_equal_families_count_as_one_task_each() -> None:
     assert clustered_wilson([1.0] * 12, "aaaabbbbcccc") == wilson(3, 3)
-    assert clustered_mean_interval([0.0] * 12, "aaaabbbbcccc", (0, 1)) == mean_interval([0.0] * 3, (0, 1))
+    assert mean_interval([0.0] * 12, (0, 1), "aaaabbbbcccc") == mean_interval([0.0] * 3, (0, 1))
     assert effective_tasks([1.0, 0.0, 1.0], "aaa") == 1
 
 
@@ -75,7 +74,7 @@ def test_equal_families_count_as_one_task_each() -> None:
 def test_families_of_one_task_change_nothing(rates: list[float]) -> None:
     alone = list(range(len(rates)))
     assert clustered_wilson(rates, alone) == wilson(math.fsum(rates), len(rates))
-    assert clustered_mean_interval(rates, alone, (0, 1)) == mean_interval(rates, (0, 1))
+    assert mean_interval(rates, (0, 1), alone) == mean_interval(rates, (0, 1))
 
 
 @given(clustered())
@@ -87,13 +86,13 @@ def test_a_clustered_interval_contains_the_estimate_and_is_never_narrower_than_w
     assert 0 <= found.low <= found.estimate <= found.high <= 1
     assert found.high - found.low >= plain.high - plain.low - 1e-9
     assert 1 <= effective_tasks(rates, families) <= len(rates)
-    mean = clustered_mean_interval(rates, families, (0, 1))
+    mean = mean_interval(rates, (0, 1), families)
     assert 0 <= mean.low <= mean.estimate <= mean.high <= 1
 
 
 def test_values_without_a_family_each_are_refused() -> None:
     with pytest.raises(ValueError, match="2 values in 1 clusters"):
-        clustered_mean_interval([0.0, 1.0], "a", (0, 1))
+        mean_interval([0.0, 1.0], (0, 1), "a")
     with pytest.raises(ValueError, match="at least two"):
         clustered_standard_error([0.0, 1.0], "aa")
 

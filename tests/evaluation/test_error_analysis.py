@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from mcp_bridge.records import Tool, ToolAnnotations, ToolResult
 from sdk.evaluation import build_report
-from sdk.evaluation.fault_rules import find_fault, find_faults
-from sdk.evaluation.faults import Fault, group_errors, judged_faults
+from sdk.evaluation.faults import Fault, find_fault, find_faults, group_errors, judged_faults
 from sdk.records import CallRecord, Failure, Message, Rollout, Task, ToolCall, Verdict
 
 SHIPPED = ToolResult(text='{"order_id": "4417", "status": "shipped"}')

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 from mcp_bridge import connect
-from sdk.evidence.chained_file import Verification
+from sdk.evidence.expected_run import Verification
 from sdk.evidence.run_verification import verify_run
 from sdk.policies.protocol import Sampling
 from sdk.policies.scripted import ScriptedAgent

@@ -14,9 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from evidence_runs import CONFIG, play, verified
 from safetensors.torch import save_file
 
-from sdk.errors import ConfigError
 from sdk.evidence.canonical import canonical, digest, link, rollout_links, sha256
-from sdk.evidence.chained_file import Verification
+from sdk.evidence.expected_run import Verification
 from sdk.evidence.run_verification import sign_run
 from sdk.evidence.saved_weights import files_digest
 from sdk.traces import RunFolder
@@ -94,11 +93,6 @@ class Forger:
         files = {file.name: sha256(file.read_bytes()) for file in folder.iterdir()}
         self.add("weights", {**self.last("weights"), "files": files})
 
-    def a_file_beside_the_weights(self) -> None:
-        """The same files once more, as an earlier version recorded them: of its weights alone."""
-        self.add("weights", {name: value for name, value in self.last("weights").items() if name != "whole"})
-        (self.run / "model" / "adapter_config.json").write_text("a stranger's")
-
     def another_config(self) -> None:
         info = json.loads((self.run / "run.json").read_bytes())
         info["config"]["seed"] = 424242
@@ -135,8 +129,8 @@ class Forger:
         self.add("lost", {"sha256": self.last("finished")["sha256"]})
 
 
-def with_key(folder: Path, **options: Any) -> Verification:
-    return verified(folder / "run", public_key=folder / "public.pem", **options)
+def with_key(folder: Path) -> Verification:
+    return verified(folder / "run", public_key=folder / "public.pem")
 
 
 def files_named(found: Verification) -> set[str]:
@@ -145,7 +139,6 @@ def files_named(found: Verification) -> set[str]:
 
 ATTACKS = {
     "another model": (Forger.another_model, {"model/model.safetensors", "model"}),
-    "a file beside the weights": (Forger.a_file_beside_the_weights, {"model/adapter_config.json"}),
     "another config": (Forger.another_config, {"run.json"}),
     "other rollouts": (Forger.other_rollouts, {"rollouts/after_grpo.jsonl", "rollouts/after_grpo.discarded.jsonl"}),
     "another end of a stage": (Forger.another_end, {"stages/after_grpo.json"}),
@@ -155,20 +148,14 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("options", [{}, {"allow_later": True}], ids=["strict", "allow later"])
-def test_what_was_signed_is_not_replaced_by_entries_after_the_signature(
-    signed: Path, attack: str, options: dict[str, Any]
-) -> None:
+def test_what_was_signed_is_not_replaced_by_entries_after_the_signature(signed: Path, attack: str) -> None:
     replace, files = ATTACKS[attack]
     root = verified(signed / "run").root
     forger = Forger(signed / "run")
     replace(forger)
     forger.close()
     assert verified(signed / "run").holds, "hashing alone makes a chain that holds"
-    for found in (
-        with_key(signed, **options),
-        verified(signed / "run", root=root, **options),
-    ):
+    for found in (with_key(signed), verified(signed / "run", root=root)):
         assert files <= files_named(found)
         if attack != "another config":  # whose entry is a resume like any other
             assert any("would change" in finding.text for finding in found.findings)
@@ -179,9 +166,8 @@ def test_rollouts_are_not_added_to_a_stage_that_was_finished_before_the_signatur
     line = json.loads((signed / "run" / "rollouts" / "after_grpo.jsonl").read_bytes().splitlines()[0])
     forger.add_rollout("after_grpo", forger.last("rollout"), {**line, "id": "a better one"})
     forger.close()
-    for options in ({}, {"allow_later": True}):
-        texts = [finding.text for finding in with_key(signed, **options).findings]
-        assert any("would change which rollouts the finished stage 'after_grpo' has" in text for text in texts)
+    texts = [finding.text for finding in with_key(signed).findings]
+    assert any("would change which rollouts the finished stage 'after_grpo' has" in text for text in texts)
 
 
 def test_a_run_that_is_only_opened_after_its_signature_is_saving_nothing(signed: Path) -> None:
@@ -201,16 +187,13 @@ def test_a_signature_has_only_what_is_signed(signed: Path) -> None:
         assert "its bytes are not those of a signature that toolbake wrote" in finding.text
 
 
-def test_what_a_run_adds_after_its_signature_is_a_finding_unless_it_is_allowed(signed: Path) -> None:
+def test_what_a_run_adds_after_its_signature_is_a_finding_until_it_is_signed_again(signed: Path) -> None:
     with RunFolder.create_or_resume(signed / "run", CONFIG) as run:
         play(run, "more", ["c"])
     (finding,) = with_key(signed).findings
     assert (finding.kind, finding.file) == ("signature", "evidence.jsonl")
     assert "1 rollout of more" in finding.text
     assert "sign again" in finding.text
-    allowed = with_key(signed, allow_later=True)
-    assert allowed.holds
-    assert any("not covered: 1 rollout of more" in note for note in allowed.notes)
     sign_run(signed / "run", verified(signed / "run"), signed / "key.pem")
     again = with_key(signed)
     assert again.holds
@@ -226,8 +209,3 @@ def test_the_same_call_again_leaves_a_signature_whole(signed: Path) -> None:
     found = with_key(signed)
     assert found.findings == []
     assert any("opened again later, which changed nothing" in note for note in found.notes)
-
-
-def test_allowing_what_comes_later_asks_for_something_that_it_comes_after(signed: Path) -> None:
-    with pytest.raises(ConfigError, match="give `public_key` or `root` with it"):
-        verified(signed / "run", allow_later=True)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdk.evidence.canonical import START, canonical, digest, link, parse, rollout_links
-from sdk.evidence.chained_file import out_of_order
+from sdk.evidence.expected_run import out_of_order
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from evidence_runs import CONFIG, named, play, verified
-from test_forged_evidence import Entries, chain_anew
 
 from sdk.errors import RunFolderError
 from sdk.evidence import canonical
@@ -110,26 +109,6 @@ def test_saved_folders_that_were_cleared_away_are_a_note(run: Path) -> None:
         assert f"{saved} is not there any more: its {len(FILES)} files were not compared" in found.notes
     (run / "model").write_text("no folder")
     assert named(verified(run)) == [f"missing model/{name}:" for name in sorted(FILES)]
-
-
-def test_a_run_of_an_earlier_version_holds_and_says_which_files_it_does_not_cover(run: Path) -> None:
-    def weights_alone(entries: Entries) -> None:
-        for entry in entries:
-            if entry["kind"] == "weights":
-                del entry["data"]["whole"]
-                files = entry["data"]["files"]
-                entry["data"]["files"] = {name: sha for name, sha in files.items() if name.endswith(".safetensors")}
-
-    chain_anew(run, weights_alone)
-    (run / "model" / "config.json").write_text("other")
-    found = verified(run)
-    assert found.findings == []
-    note = next(note for note in found.notes if note.startswith("model "))
-    assert all(name in note for name in FILES if name != "model.safetensors")
-    with RunFolder.create_or_resume(run, CONFIG) as folder:  # as the same call does, in this version
-        folder.record_weights(folder.model_dir, version=1)
-    (run / "model" / "config.json").write_text("other still")
-    assert named(verified(run)) == ["changed model/config.json:"]
 
 
 def test_what_is_written_into_a_saved_folder_can_be_recorded_again(run: Path) -> None:

@@ -36,16 +36,15 @@ def test_audit_tasks_hold_the_evidence_and_not_the_verdict():
     [
         ("ERROR: it weighs 13 kg", True, 1),
         ("**OK**", False, 1),
-        ("Error", False, -0.5),
-        ("ok, though this may be an error", True, -2),
-        ("It looks like an ERROR", True, -2),
-        ("", False, -2),
+        ("Error", False, -1),
+        ("ok, though this may be an error", True, -1),
+        ("It looks like an ERROR", True, -1),
+        ("", False, -1),
     ],
 )
 async def test_calls_are_scored_by_what_the_outcome_verifier_said(answer, wrong, score):
     task = Task(prompt="Audit.", expected={"audit_error": wrong})
-    verifier = audit_call(false_alarm=-0.5, missed=-2)
-    verdict = await run_verifier(verifier, Rollout(id="a", task=task, answer=answer))
+    verdict = await run_verifier(audit_call(), Rollout(id="a", task=task, answer=answer))
     assert verdict.score == score
 
 
@@ -69,5 +68,3 @@ async def test_what_cannot_be_audited_is_said():
         audit_tasks(GROUP[2:])
     with pytest.raises(VerifierError, match="make audits with audit_tasks"):
         await run_verifier(audit_call(), judged(1, "OK", 1.0))
-    with pytest.raises(ConfigError, match="right must be highest"):
-        audit_call(right=-1)

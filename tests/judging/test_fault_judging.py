@@ -9,8 +9,7 @@ import pytest
 
 import sdk
 from sdk.errors import ConfigError
-from sdk.evaluation.fault_rules import find_fault
-from sdk.evaluation.faults import Fault, judged_faults
+from sdk.evaluation.faults import Fault, find_fault, judged_faults
 from sdk.evaluation.report import report_of
 from sdk.judging import Budget, fault_judge
 from sdk.policies.scripted import ScriptedAgent

@@ -12,7 +12,7 @@ import pytest
 
 import sdk
 from sdk.errors import ConfigError
-from sdk.evidence.chained_file import Verification
+from sdk.evidence.expected_run import Verification
 from sdk.evidence.run_verification import verify_run
 from sdk.judging import Budget, Ranked, Ranker, ranked
 from sdk.records import Rollout, Task, Verdict

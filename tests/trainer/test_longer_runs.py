@@ -105,7 +105,7 @@ async def test_a_run_that_is_stopped_as_it_is_trained_longer_goes_on_and_its_evi
     measured = longer.report.run["validation"]["success"]
     assert list(measured) == ["untrained", "after warm start", "step 1", "after GRPO"]
     # A root that was noted before covers the run as it ended then.
-    assert (await verify_run(longer.run_dir, root=noted, allow_later=True)).findings
+    assert (await verify_run(longer.run_dir, root=noted)).findings
 
 
 def test_weights_that_were_chosen_before_may_be_chosen_again(tiny_model_dir: Path, tmp_path: Path) -> None:

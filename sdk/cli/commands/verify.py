@@ -11,7 +11,7 @@ from ..failing import clean_errors
 from ..options import Debug
 
 if TYPE_CHECKING:
-    from ...evidence.chained_file import Verification
+    from ...evidence.expected_run import Verification
 
 DOES_NOT_HOLD = 3
 _MOST_SHOWN = 50
@@ -40,14 +40,6 @@ PublicKey = Annotated[
         "--public-key", metavar="FILE.pem", show_default="none", help="The run must be signed with this Ed25519 key."
     ),
 ]
-Later = Annotated[
-    bool,
-    typer.Option(
-        "--allow-later",
-        help="With --root or --public-key: what was added after that root is a note, not a finding. What it would "
-        "change of the run up to there is a finding all the same.",
-    ),
-]
 SignWith = Annotated[
     Path | None,
     typer.Option(
@@ -65,7 +57,6 @@ def verify(
     verifier: Again = None,
     root: Root = None,
     public_key: PublicKey = None,
-    allow_later: Later = False,
     sign_with: SignWith = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
     debug: Debug = False,
@@ -94,9 +85,7 @@ def verify(
 
         quiet_libraries()
         judge = load_verifier(verifier) if verifier is not None else None
-        found = anyio.run(
-            lambda: verify_run(run, verifier=judge, root=root, public_key=public_key, allow_later=allow_later)
-        )
+        found = anyio.run(lambda: verify_run(run, verifier=judge, root=root, public_key=public_key))
         typer.echo(json.dumps(found.as_dict(), indent=2) if as_json else _text(found))
         if not found.holds:
             raise typer.Exit(DOES_NOT_HOLD)

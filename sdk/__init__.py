@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .agents.agent_endpoint import AgentEndpoint
+    from .agents import AgentEndpoint
     from .blocking import certify, check_tasks, distill, evaluate, rollout, solve, synthesize, train
     from .certification import certify_async
     from .distillation import DistilledData, distill_async
@@ -81,7 +81,7 @@ _HOMES = {
     **dict.fromkeys(("DistilledData", "distill_async"), ".distillation"),
     "Certificate": ".probing.certificate",
     "certify_async": ".certification",
-    "AgentEndpoint": ".agents.agent_endpoint",
+    "AgentEndpoint": ".agents",
     "Limits": ".rollouts.limits",
     "Report": ".evaluation.report",
     "TrainConfig": ".trainer.config",

@@ -24,10 +24,10 @@ from .policies.protocol import Sampling
 from .policies.tool_prompt import shown_tools
 from .progress import Progress, Silent
 from .records import Rollout, Task
+from .rollouts import derive_seed
 from .rollouts.engine import RolloutEngine
 from .rollouts.episode import Job
 from .rollouts.limits import Limits
-from .rollouts.seeds import derive_seed
 from .tasks import load_tasks
 from .traces.atomic_files import require_space, require_writable, write_bytes
 from .traces.identity import tools_identity

@@ -25,7 +25,7 @@ from sdk.policies.protocol import Completion, Sampling
 from sdk.policies.scripted import ByteRenderer
 from sdk.policies.token_agent import TokenAgent
 from sdk.records import Message
-from sdk.rollouts.seeds import derive_seed
+from sdk.rollouts import derive_seed
 
 Result = TypeVar("Result")
 

@@ -4,18 +4,65 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mcp_bridge.extras import require_extra
 
 from ..errors import ConfigError
 from ..records import Rollout
-from ..rollouts.episode import AgentHost
 
 if TYPE_CHECKING:
+    from ..rollouts.episode import AgentHost
     from .agent_programs import AgentProgram, AgentSource
 
-__all__ = ["agent_facts", "agent_identity", "history_breaks", "host_of", "program_of", "require_own_loop"]
+__all__ = [
+    "AgentEndpoint",
+    "agent_facts",
+    "agent_identity",
+    "history_breaks",
+    "host_of",
+    "program_of",
+    "require_own_loop",
+]
+
+
+@dataclass(frozen=True)
+class AgentEndpoint:
+    """What an agent needs for one rollout. Both URLs are on this machine, and end with the rollout.
+
+    Example::
+
+        async def agent(task, endpoint):
+            client = openai.AsyncOpenAI(base_url=endpoint.base_url, api_key=endpoint.api_key)
+            reply = await client.chat.completions.create(model=endpoint.model, messages=[...])
+            return reply.choices[0].message.content
+    """
+
+    base_url: str
+    """Of OpenAI's API, such as `http://127.0.0.1:40123/v1`."""
+    api_key: str = field(repr=False)
+    """The rollout's own, for both URLs."""
+    model: str
+    """The name to ask for."""
+    mcp_url: str
+    """Of the tools, over streamable HTTP: all calls with this key meet this rollout's world."""
+
+    @property
+    def mcp_headers(self) -> dict[str, str]:
+        """What MCP clients must send."""
+        return {"Authorization": f"Bearer {self.api_key}"}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The same as environment variables, for a command."""
+        return {
+            "OPENAI_BASE_URL": self.base_url,
+            "OPENAI_API_KEY": self.api_key,
+            "OPENAI_MODEL": self.model,
+            "MCP_URL": self.mcp_url,
+            "MCP_API_KEY": self.api_key,
+        }
 
 
 def program_of(agent: AgentSource | None) -> AgentProgram | None:

@@ -34,8 +34,8 @@ from ..policies.protocol import Agent, Conversation, Reply, Sampling
 from ..policies.rendering import ChatRenderer, ParsedReply
 from ..policies.token_agent import unique_id
 from ..records import Message, TokenRow, ToolCall
+from ..rollouts import derive_seed
 from ..rollouts.episode import Episode
-from ..rollouts.seeds import derive_seed
 from ..serving.api_errors import ApiError, bad_request
 from ..serving.backend import Backend
 from ..serving.chat_request import ChatRequest, read_message
@@ -46,7 +46,7 @@ from ..serving.request_queue import RequestQueue
 from ..serving.server import bind
 from ..serving.settled_replies import settled_reply
 from ..serving.tool_calls import ClientSchemas, calls_as_text, written_calls
-from .agent_endpoint import AgentEndpoint
+from . import AgentEndpoint
 from .agent_programs import AgentProgram, told_task
 
 log = logging.getLogger(__name__)

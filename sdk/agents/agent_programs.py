@@ -24,7 +24,7 @@ from mcp_bridge.sessions.stdio import ServerProcess, StderrTail
 from ..errors import AgentFailure, ConfigError
 from ..records import Task
 from ..traces.identity import digest
-from .agent_endpoint import AgentEndpoint
+from . import AgentEndpoint
 
 AgentFunction = Callable[[Task, AgentEndpoint], Awaitable[str | None] | str | None]
 AgentSource = AgentFunction | str | Sequence[str]

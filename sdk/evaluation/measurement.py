@@ -15,10 +15,10 @@ from pydantic import BaseModel, Field, ValidationError
 from ..errors import ConfigError, ToolbakeError, wrong_fields
 from ..policies.protocol import Sampling
 from ..records import Rollout, Task, ToolPrompt, Verdict
+from ..rollouts import derive_seed
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.run_context import RunContext
-from ..rollouts.seeds import derive_seed
 from ..tasks.task_files import read_json_lines
 from .conditions import ConditionSummary, is_success, summarise_condition
 from .faults import Fault

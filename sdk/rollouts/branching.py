@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..records import Rollout
+from . import derive_seed
 from .episode import Job
 from .forks import TurnStart
-from .seeds import derive_seed
 
 ChooseTurns = Callable[[Rollout], Sequence[int]]
 """From a rollout that has ended to the turns (counted from 0) to branch at, in any order."""

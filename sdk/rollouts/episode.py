@@ -27,9 +27,9 @@ from ..policies.tool_prompt import shortest
 from ..records import CallRecord, Failure, Message, Rollout, StopReason, Task, TokenRow, ToolCall, ToolPrompt
 from ..users.fidelity import user_fault
 from ..users.played_users import UserPolicy, Users
+from . import derive_seed
 from .forks import ForkFailed, TurnStart
 from .limits import Limits
-from .seeds import derive_seed
 
 
 @dataclass(frozen=True)

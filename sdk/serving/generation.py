@@ -21,7 +21,7 @@ from ..policies.protocol import LOWEST_TEMPERATURE, AdjustedSampling, Completion
 from ..policies.rendering import ChatRenderer, ParsedReply, reasoning_open
 from ..policies.rendering.reply_grammar import ReplyGrammars
 from ..records import Message
-from ..rollouts.seeds import derive_seed
+from ..rollouts import derive_seed
 from .api_errors import ApiError, bad_request, shown
 from .chat_request import ChatRequest
 from .request_queue import RequestQueue

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..records import Fact, Message, Task, User
-from ..rollouts.seeds import derive_seed
+from ..rollouts import derive_seed
 from ..tasks import load_tasks
 from .words import words
 

@@ -18,7 +18,7 @@ from mcp_bridge.records import Tool
 from ..errors import ConfigError, PolicyFailure
 from ..policies.protocol import Agent, Sampling
 from ..records import Message
-from ..rollouts.seeds import derive_seed
+from ..rollouts import derive_seed
 from ..verifiers.text_tokens import numbers_and_names, positions, tokenize
 from .walks import Found, NoWalk, Path, Step, Told, Walk, properties
 from .words import IDENTIFYING, MAKING, SETTING, VERBS, noun_of, singular, verb_and_object, without_id, words

@@ -28,8 +28,8 @@ from ..policies.model_source import ModelSource, check_model_source, open_agent,
 from ..policies.protocol import Agent
 from ..progress import Progress, Silent
 from ..records import Message, Task, ToolCall
+from ..rollouts import derive_seed
 from ..rollouts.limits import Limits
-from ..rollouts.seeds import derive_seed
 from ..tasks import counted
 from ..tasks.task_files import as_lines
 from ..traces.atomic_files import make_folder, write_bytes

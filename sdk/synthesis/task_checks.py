@@ -27,11 +27,11 @@ from ..policies.protocol import Agent, Sampling
 from ..policies.scripted import replay_demonstration
 from ..progress import Progress, Silent, Step
 from ..records import Rollout, Task
+from ..rollouts import derive_seed
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.run_context import RunContext, play_scripts
-from ..rollouts.seeds import derive_seed
 from ..tasks import load_tasks
 from ..tasks.task_files import read_file, task_from_mapping
 from ..trainer.config import CurriculumOptions, TrainConfig

@@ -17,7 +17,7 @@ from mcp_bridge.world import Setup
 from sandboxes import diff
 
 from ..errors import ConfigError
-from ..rollouts.seeds import derive_seed
+from ..rollouts import derive_seed
 from .words import likeness, verb_and_object, words
 from .worlds import Call, Cell, Facts, Scalar, Worlds, content_of, leaves, told
 

@@ -15,10 +15,9 @@ from ..alarms import is_canary
 from ..judging.verdicts import audit_call, audit_tasks
 from ..policies.protocol import Sampling
 from ..records import Rollout, Task
-from ..rollouts.engine import RolloutEngine
+from ..rollouts import derive_seed
+from ..rollouts.engine import RolloutEngine, RolloutStream, StreamClosed
 from ..rollouts.run_context import RunContext
-from ..rollouts.seeds import derive_seed
-from ..rollouts.stream import RolloutStream, StreamClosed
 from .batch import Batch, build_batch
 from .config import TrainConfig
 from .groups import group_jobs

@@ -24,7 +24,6 @@ from ..policies.protocol import LOWEST_TEMPERATURE
 from ..policies.tool_prompt import TrainedToolPrompt, as_trained
 from ..policies.vllm.vllm_options import Dtype, VllmOptions
 from ..rollouts.limits import Limits
-from .advantages import Baseline, Scale
 
 WARM_START_PASSES = 3
 """Passes over the demonstrations, chosen on two systems that are measured nowhere else: docs/experiments.md."""
@@ -131,6 +130,8 @@ _WITHOUT_ARGUMENTS = ("constant", "constant_with_warmup")
 _WATCHING = ("reduce_lr_on_plateau", "greedy")
 """Schedules that go by an evaluated loss, of which there is none here."""
 
+Scale = Literal["group", "none"]
+Baseline = Literal["mean", "leave_one_out"]
 LossType = Literal["grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo"]
 BY_TOKENS_OF_THE_STEP = ("dapo", "cispo", "vespo")
 """Losses that TRL divides by the sampled tokens of the whole step; it averages the others within each micro-batch."""

@@ -14,9 +14,9 @@ import anyio.abc
 from ..errors import ConfigError, plain_errors
 from ..policies.tool_prompt import TOOL_PROMPTS
 from ..records import Rollout, Task, ToolPrompt
+from ..rollouts import derive_seed
+from ..rollouts.engine import StreamClosed
 from ..rollouts.episode import Job
-from ..rollouts.seeds import derive_seed
-from ..rollouts.stream import StreamClosed
 from ..verifiers.verifier import GroupVerifier, VerifierLike, judge_group, judges_groups, verifier_name
 from .config import TrainConfig
 

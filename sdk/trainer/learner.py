@@ -39,13 +39,13 @@ from ..rollouts.engine import RolloutEngine
 from ..rollouts.forks import how_worlds_are_copied
 from ..rollouts.run_context import RunContext
 from ..traces.atomic_files import folder_error
+from ..traces.run_folder import LAST_CHECKPOINT
 from .auditor import AUDIT
 from .base_trainer import StepMetrics, StopOnRequest, ThinCheckpoints, WarmStartProgress
 from .config import TrainConfig
 from .curriculum import Curriculum
 from .groups import STAGE
 from .grpo import make_trainer
-from .longer_run import keep_last_checkpoint
 from .lora import keep_model, load_kept, plain_model, with_adapters
 from .processes import Command, holding_device, join, sharded, share, stage_ended, tell
 from .rollout_worker import BROKEN, FIGURES, Collector, TrainingStopped
@@ -337,8 +337,12 @@ class Learner:
         if not self._folder.has_weights(self._folder.model_dir, self._version):
             self.keep(self._folder.model_dir)
             self._folder.record_weights(self._folder.model_dir, version=self._version)
-        newest, _ = newest_checkpoint(self._folder.checkpoints / STAGE)
-        keep_last_checkpoint(self._folder, newest, last_step(self._folder, self._config))
+        last, (newest, _) = self._folder.path / LAST_CHECKPOINT, newest_checkpoint(self._folder.checkpoints / STAGE)
+        if newest is not None:
+            shutil.rmtree(last, ignore_errors=True)
+            newest.rename(last)
+        if last.is_dir():
+            self._folder.record_weights(last, version=last_step(self._folder, self._config))
         for leftover in (STAGE, "warm_start_trainer", "untrained"):
             shutil.rmtree(self._folder.checkpoints / leftover, ignore_errors=True)
 

@@ -23,7 +23,7 @@ from ..connecting import connect
 from ..errors import ConfigError, ToolbakeError
 from ..evaluation.conditions import FAMILY
 from ..evaluation.measurement import SERVED, ServedSummary, measure, measure_served, summarise_served
-from ..evaluation.report import Report, build_report
+from ..evaluation.report import CONDITIONS, Report, build_report
 from ..evaluation.report_text import render_short_markdown
 from ..native_memory import give_freed_memory_back
 from ..policies.model_source import ModelSource, open_agent, require_shown, second_label, second_source
@@ -40,7 +40,7 @@ from ..synthesis.found_demonstrations import find_demonstrations
 from ..synthesis.shared_state import shared_state_line
 from ..synthesis.task_checks import require_known_names
 from ..tasks import ThreeWaySplit, counted, spread
-from ..traces.run_folder import RunFolder
+from ..traces.run_folder import LAST_CHECKPOINT, RunFolder
 from ..users.fidelity import UserJudge
 from ..users.played_users import open_users, users_identity
 from ..verifiers import VerifierLike, check_verifier
@@ -51,11 +51,10 @@ from .demonstrations import demonstration_rows, replay_demonstrations, rows_by_a
 from .groups import STAGE as GRPO
 from .groups import check_groups, drawn_tool_prompt
 from .isolation import ONLY_READ, refuse_shared_state, try_isolation
-from .longer_run import MAX_STEPS, reopen
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_identity
 from .task_splits import require_a_way_to_learn, require_use_of_teacher, settle, split_for_training
-from .validation import needs_none
+from .validation import CHOICE, EARLIER_CHOICE, EARLIER_END, LAST_STAGE, needs_none
 
 if TYPE_CHECKING:
     from ..agents.agent_programs import AgentProgram, AgentSource
@@ -64,6 +63,8 @@ if TYPE_CHECKING:
 
 UNTRAINED, WARM, TRAINED = "untrained", "after_warm_start", "after_grpo"
 CHOSEN = "chosen on validation"
+_MAX_STEPS = "train.grpo.max_steps"
+"""The option that may be larger when a run goes on, in the configuration of its folder."""
 
 
 @dataclass(frozen=True)
@@ -187,8 +188,8 @@ async def train_async(
             second = await stack.enter_async_context(opens["auditor"]()) if auditor is not None else None
             path = run_folder_path(output_dir, identity)
             needed = bytes_still_needed(model, path, options)
-            with RunFolder.create_or_resume(path, identity, needed_bytes=needed, grows=MAX_STEPS) as folder:
-                _say_what_is_there(folder, reopen(folder, options.grpo.max_steps), options, progress)
+            with RunFolder.create_or_resume(path, identity, needed_bytes=needed, grows=_MAX_STEPS) as folder:
+                _say_what_is_there(folder, _reopen(folder, options.grpo.max_steps), options, progress)
                 folder.record_tools(source.tools)
                 context = RunContext(
                     tools=source,
@@ -221,6 +222,38 @@ def _check_memory(model: str | Path | None, options: TrainConfig) -> list[str]:
     if options.engine == "vllm" or visible_gpus() or world_size() > 1:  # their memory is not looked at
         return []
     return check_memory(model, options, free_bytes())
+
+
+_ENDED = ("after_grpo", "chosen", LAST_STAGE, SERVED)
+"""Stages with rollouts of the last weights, or of the chosen ones: others will be measured."""
+_MARKED = ("report", CONDITIONS, SERVED, "chosen", CHOICE, "after_grpo", GRPO)
+"""Stages that a longer run finishes again; that of the steps is reopened last, so that a kill in between repeats it."""
+
+
+def _reopen(folder: RunFolder, steps: int) -> int | None:
+    """Make a run that was finished with `grpo.max_steps` lower than `steps` go on; returns how many it has made.
+    None where there is nothing to reopen.
+
+    The rollouts of its end are set aside; the weights that it had chosen stay among those that are chosen from.
+    """
+    done = folder.stage(GRPO)
+    wanted = int(done["steps"]) if done is not None else 0
+    if wanted >= steps or not any(folder.stage(name) is not None for name in _MARKED):
+        return None
+    finished = int(done.get("last", wanted)) if done is not None else 0
+    folder.finish_stage(EARLIER_END, {"step": finished})
+    choice = folder.stage(CHOICE)
+    if choice is not None:
+        folder.finish_stage(EARLIER_CHOICE, {"version": choice["version"]})
+    last = folder.path / LAST_CHECKPOINT
+    if last.is_dir():
+        (folder.checkpoints / GRPO).mkdir(exist_ok=True)
+        last.rename(folder.checkpoints / GRPO / f"checkpoint-{finished}")
+    for stage in _ENDED:
+        folder.drop_after(stage, -2)
+    for stage in _MARKED:
+        folder.reopen_stage(stage)
+    return finished
 
 
 def _say_what_is_there(folder: RunFolder, finished: int | None, options: TrainConfig, progress: Progress) -> None:

@@ -27,10 +27,9 @@ from ..policies.protocol import Sampling
 from ..progress import Step
 from ..records import CUT_OFF, Rollout, Task, TokenRow
 from ..rollouts.branching import Branching, grow_trees, parent_and_turn, sampled_turns
-from ..rollouts.engine import RolloutEngine
+from ..rollouts.engine import RolloutEngine, RolloutStream, StreamClosed, Ticket
 from ..rollouts.episode import Job
 from ..rollouts.run_context import RunContext
-from ..rollouts.stream import RolloutStream, StreamClosed, Ticket
 from ..verifiers.verifier import judges_groups
 from .auditor import Audits
 from .batch import Batch, BatchStats, build_batch, with_audits

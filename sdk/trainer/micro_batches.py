@@ -21,9 +21,9 @@ class Part:
     """Rows that are forwarded together."""
 
     rows: list[TrainRow]
-    height: int = 1
-    """Rows of the tensors: at least one, and as many as the other processes' parts of the same round have, since TRL
-    gathers its figures of the rows. What is missing is filled with rows that have nothing to train."""
+    height: int
+    """The most rows that a process has in its part of the same round. TRL gathers its figures of the rows, so the
+    tensors of all processes have as many, and at least one: what is missing are rows that have nothing to train."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Plan:
     def _own(self, shares: Sequence[list[TrainRow]]) -> list[Part]:
         """Of each round of the processes this one's share."""
         rounds = [shares[start : start + self.processes] for start in range(0, len(shares), self.processes)]
-        return [Part(one[self.process], height=max(1, *map(len, one))) for one in rounds]
+        return [Part(one[self.process], height=max(map(len, one))) for one in rounds]
 
 
 def shared_out(groups: Sequence[Sequence[TrainRow]], parts: int) -> list[list[TrainRow]]:
@@ -144,13 +144,14 @@ def collate_batch(
     )
 
     def collate(part: Part) -> dict[str, torch.Tensor]:
-        rows = [*part.rows, *[nothing] * (part.height - len(part.rows))]
+        rows = [*part.rows, *[nothing] * (max(1, part.height) - len(part.rows))]
         times = plan.processes * plan.parts
         # TRL knows of the processes in the losses that it divides by the tokens of the step.
         scale = 1.0 if loss_type in BY_TOKENS_OF_THE_STEP else times * _weight(rows, loss_type) / whole
         share = times * _weight(rows, "bnpo") / max(stats.scored_tokens, 1)
         return {
             **_collate_rows(rows, pad_id, device),
+            "height": torch.tensor(part.height),
             "num_items_in_batch": tokens,
             "loss_scale": torch.tensor(scale, device=device),
             # On the host, where they are read.

@@ -215,6 +215,26 @@ def test_rollouts_that_are_larger_than_a_part_are_trained_and_counted(tiny_model
     assert figures["micro_batches"] == 7
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_part_without_rows_has_no_part_in_the_figures_of_a_step(
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    one_group = Batch(groups=step_batch().groups[:2], stats=BatchStats(scored_tokens=12, scored_rows=4))
+    monkeypatch.setattr(f"{__name__}.step_batch", lambda: one_group)
+    figures: list[dict[str, float]] = []
+    for count in (1, 2):
+        trainer = trainer_for(
+            tiny_model_dir,
+            tmp_path / str(count),
+            **{"grpo.prompts_per_step": 2, "batching.micro_batches": count, "batching.shared_prefix": shared},
+            **{"grpo.beta": 0.1, "off_policy.importance_sampling_mode": "none"},
+        )
+        trainer.train()
+        figures.append(next(one for one in trainer.state.log_history if "loss" in one))
+    for name in ("loss", "grad_norm", "entropy", "clip_ratio/region_mean", "kl"):
+        assert figures[1][name] == pytest.approx(figures[0][name], rel=1e-4), name
+
+
 def test_layers_computed_again_give_the_same_gradient_bit_for_bit_and_keep_less() -> None:
     rows, mask, labels = padded_rows()
     results, kept = [], []

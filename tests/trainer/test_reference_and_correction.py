@@ -55,8 +55,6 @@ def trainer_for(model_dir: Path, output_dir: Path, **options: Any) -> RolloutTra
 def loss_of(trainer: RolloutTrainer, advantage: float = 1.0, row: TokenRow = ROW) -> torch.Tensor:
     batch = Batch([[TrainRow(row, advantage)]], BatchStats(scored_tokens=3, scored_rows=1))
     ((inputs,),) = collate_batch(batch, Plan(), loss_type="dapo", pad_id=0, device="cpu")
-    if trainer._reference is not None:
-        inputs["ref_per_token_logps"] = trainer._reference_logps(trainer._reference, inputs)
     trainer.model.train()
     loss = trainer.compute_loss(trainer.model, {"parts": [inputs]})
     assert isinstance(loss, torch.Tensor)

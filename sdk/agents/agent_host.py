@@ -36,13 +36,13 @@ from ..policies.token_agent import unique_id
 from ..records import Message, TokenRow, ToolCall
 from ..rollouts import derive_seed
 from ..rollouts.episode import Episode
-from ..serving.api_errors import ApiError, bad_request
+
 from ..serving.backend import Backend
 from ..serving.chat_request import ChatRequest, read_message
 from ..serving.generation import Choice, Generated, Listener, check_characters, cut_at_stop
 from ..serving.openai_api import Endpoint
 from ..serving.replies import KEEP_ALIVE_S, chat_message
-from ..serving.request_queue import RequestQueue
+from ..serving.requests import ApiError, RequestQueue, bad_request
 from ..serving.server import bind
 from ..serving.settled_replies import settled_reply
 from ..serving.tool_calls import ClientSchemas, calls_as_text, written_calls

@@ -31,7 +31,7 @@ from ..policies.tool_prompt import shown_tools
 from ..policies.vllm.server_command import VllmBuild, find_vllm
 from ..progress import Progress, Silent
 from ..records import CUT_OFF, Message, Rollout
-from ..serving.vllm_command import ServedModel
+from ..serving.vllm_server import ServedModel
 from ..tasks import counted
 from ..traces import RunFolder
 from ..trainer.run_identity import weight_bytes

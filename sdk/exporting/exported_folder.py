@@ -22,7 +22,7 @@ from ..evidence.saved_weights import files_digest
 from ..policies.models.saving import fresh_folder
 from ..policies.vllm.server_command import FOR_CPUS, ON_GPUS, VllmBuild
 from ..records import PROMPT_NAMES
-from ..serving.vllm_command import ServedModel, as_typed, vllm_arguments
+from ..serving.vllm_server import ServedModel, as_typed, vllm_arguments
 from ..traces import RunFolder
 from .gguf_file import write_gguf
 

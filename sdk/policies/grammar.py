@@ -1,19 +1,29 @@
-"""Grammars: which tokens a reply may go on with, where it must have a form, such as calls that their schemas allow.
+"""Grammars: which tokens a reply may go on with, where it must have a form: calls in a model's own form whose arguments
+their schemas allow, or content by a schema.
 
 llguidance parses the bytes of the tokens so far (an Earley parser over derivatives of regular expressions) and tells
 which tokens may be next. Where only one text may follow, that is the tokenizer's own token for it, so that a model is
-not led to spell a word as it never learnt to.
+not led to spell a word as it never learnt to. How a model writes calls is found by letting its renderer write some.
+Where it does not write arguments as JSON (some families write them as XML), only the beginning of a call can be asked
+for.
 """
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
+from mcp_bridge.records import Tool
+
 from ..errors import ModelError
+from ..records import Message, ToolCall
+from .rendering import ChatRenderer
 
 if TYPE_CHECKING:
     import torch
@@ -161,3 +171,221 @@ class Derivation:
 def _first_line(error: str) -> str:
     """What is wrong, without the parser's state."""
     return error.strip().partition("\n<state>")[0].partition("<backtrace>")[0].strip()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The grammars of replies.
+
+_NAME = "probe_tool"
+_ARGUMENTS = {"a": "x", "b": [1, 2]}
+_TOOL = Tool(name=_NAME, description="Probe.", input_schema={"type": "object", "properties": {}})
+_SEPARATORS = ((", ", ": "), (",", ":"))
+_MOST_LEVELS = 10_000
+"""Of a schema, counted as `_levels` does. The stack that compiles it holds about three times as many."""
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """How a model writes a call: `opening`, the name, `middle`, the arguments as JSON, `closing`; all as
+    `GrammarTokenizer.spell` writes tokens."""
+
+    opening: bytes
+    middle: bytes
+    closing: bytes
+    between: bytes | None
+    """What stands between two calls of one reply; None where it cannot have two."""
+    separators: tuple[str, str]
+    """Of the items of the arguments' arrays and objects, and of keys and values."""
+
+    @property
+    def mark(self) -> bytes:
+        """The beginning of `opening` that tells a call from text: all that stands before its JSON, where something
+        does."""
+        return self.opening.partition(b"{")[0].rstrip() or self.opening
+
+
+class ReplyGrammars:
+    """Makes the grammars of replies for one renderer. Safe to use from several threads."""
+
+    def __init__(self, renderer: ChatRenderer, tokenizer: GrammarTokenizer) -> None:
+        self._renderer = renderer
+        self._tokenizer = tokenizer
+        self.token_bytes = tokenizer.token_bytes
+        self._form = lru_cache(maxsize=1)(self._find_form)
+        self._reasoning_marks = lru_cache(maxsize=1)(self._find_reasoning_marks)
+
+    @classmethod
+    def of(cls, renderer: ChatRenderer, tokenizer: Any, *, vocabulary: int) -> Self:
+        """Of a tokenizer of transformers. `vocabulary`: how many logits the model has. Raises `ModelError` as
+        `GrammarTokenizer.of` does."""
+        stops = renderer.stop_token_ids
+        return cls(renderer, GrammarTokenizer.of(tokenizer, vocabulary=vocabulary, stop_token_ids=stops))
+
+    @property
+    def knows_calls(self) -> bool:
+        """Whether the model writes arguments as JSON, so that `text_or_calls` has a grammar."""
+        return self._form()[0] is not None
+
+    def content(
+        self, schema: Mapping[str, Any], tools: Sequence[Tool] = (), *, parallel: bool = True, reasoning: bool = False
+    ) -> Grammar:
+        """Content that is JSON by `schema`, or calls of `tools`, where there are some. `reasoning`: the prompt has
+        opened the reasoning, which comes first. Where it has not, a model that has a token for it may open it.
+
+        Raises `ValueError` for a schema that no grammar can be made of; the text names the reason.
+        """
+        form = self._form()[0]
+        separators = form.separators if form is not None else _SEPARATORS[0]
+        rule = f"content: {_json_by(schema, separators)}"
+        alone = self._tokenizer.compile("\n".join([*self._start("content", reasoning), rule]))
+        if form is None or not tools:
+            return alone  # with tools it was compiled for its errors: `_compile` takes those for the tools'
+        return self._compile(form, [*self._start("content | mark calls", reasoning), rule], tools, parallel=parallel)
+
+    def calls(self, tools: Sequence[Tool], *, parallel: bool = True, reasoning: bool = False) -> Grammar:
+        """One call or, with `parallel`, more, and nothing else but reasoning that the prompt has opened.
+
+        Where the model's form of calls is not known, the beginning that all its calls share, and any text. Raises
+        `ModelError` where they share none.
+        """
+        form, shared = self._form()
+        if form is not None:
+            return self._compile(form, self._start("mark calls", reasoning), tools, parallel=parallel)
+        if not shared:
+            raise ModelError("the model's format of calls has no common start, so a call cannot be forced")
+        return self._tokenizer.compile("\n".join(self._start(f"{_literal(shared)} TEXT", reasoning)))
+
+    def text_or_calls(self, tools: Sequence[Tool], *, parallel: bool = True, reasoning: bool = False) -> Grammar | None:
+        """Any text, and calls where it goes on to begin one. None where the form of calls is not known."""
+        form = self._form()[0]
+        if form is None:
+            return None
+        # The lazy lexeme wins over the text that goes on: what has the mark is a call. A special token is in no text.
+        lazy = "" if form.mark.startswith(SPECIAL) else "[lazy]"
+        rules = [*self._start("called calls | TEXT", reasoning), f"called{lazy}: TEXT {_literal(form.mark)}"]
+        return self._compile(form, rules, tools, parallel=parallel)
+
+    def _compile(self, form: CallForm, rules: Sequence[str], tools: Sequence[Tool], *, parallel: bool) -> Grammar:
+        more = parallel and form.between is not None
+        lines = [
+            *rules,
+            f"mark: {_literal(form.mark)}",
+            "calls: call" + (f" ({_literal(form.between or b'')} mark call)*" if more else ""),
+            f"call: {_literal(form.opening.removeprefix(form.mark))} call_of {_literal(form.closing)}",
+            "call_of: " + " | ".join(f"call_{place}" for place in range(len(tools))),
+        ]
+
+        def by(schemas: Sequence[Mapping[str, Any]]) -> Grammar:
+            return self._tokenizer.compile("\n".join([*lines, *_calls_of(tools, schemas, form)]))
+
+        schemas = [tool.input_schema for tool in tools]
+        with suppress(ValueError):
+            return by(schemas)
+        # Of what has no grammar, any object: its calls are held against the schema when they are complete. And schemas
+        # that have one each may be too large together.
+        known = [schema if self._has_grammar(schema) else {} for schema in schemas]
+        if known != schemas:
+            with suppress(ValueError):
+                return by(known)
+        return by([{} for _ in tools])
+
+    def _has_grammar(self, schema: Mapping[str, Any]) -> bool:
+        try:
+            self._tokenizer.compile(f"start: {_json_by(schema, _SEPARATORS[0])}")
+        except ValueError:
+            return False
+        return True
+
+    def _start(self, reply: str, reasoning: bool) -> list[str]:
+        """The first rules: a reply, after reasoning where there is some, or may be some."""
+        rules = [r"TEXT: /(.|\n)*/"]
+        opening, closing = self._reasoning_marks()
+        if not (reasoning or opening):
+            return [f"start: {reply}", *rules]
+        lazy = "" if closing.startswith(SPECIAL) else "[lazy]"  # a special token is in no text
+        thought = [f"thought{lazy}: TEXT {_literal(closing)}", r"BLANK: /\s+/"]
+        start = "thought BLANK? reply" if reasoning else f"({_literal(opening)} thought BLANK?)? reply"
+        return [f"start: {start}", *thought, f"reply: {reply}", *rules]
+
+    def _find_reasoning_marks(self) -> tuple[bytes, bytes]:
+        """What begins the reasoning in a reply, empty where nothing does, and what ends it.
+
+        A model begins it by itself only with a token for that: one without was not made to reason, and would rather
+        begin there than with the form that it is asked for.
+        """
+        try:
+            said = self._renderer.encode_reply(Message(role="assistant", reasoning="Hm", content="Said"), [])
+        except ModelError:
+            said = []
+        marks = {self._tokenizer.token_bytes(token): SPECIAL + str(token).encode() + SPECIAL for token in said}
+        opens = bool(said) and self._tokenizer.token_bytes(said[0]) == b"<think>"
+        return marks[b"<think>"] if opens else b"", marks.get(b"</think>", b"</think>")
+
+    def _find_form(self) -> tuple[CallForm | None, bytes]:
+        """The form of calls, where arguments are JSON; and how each call begins."""
+        try:
+            one, two, others = self._write(1), self._write(2), self._write(1, {"Z": 1}, "other")
+        except ModelError:
+            return None, b""
+        shared = _common_start(one, others)
+        for separators in _SEPARATORS:
+            arguments = json.dumps(_ARGUMENTS, separators=separators).encode()
+            before, found, closing = one.partition(arguments)
+            opening, named, middle = before.rpartition(_NAME.encode())
+            if not (found and named and opening):
+                continue
+            rest = two.removeprefix(before + arguments + closing).removesuffix(before + arguments + closing)
+            between = rest if two == before + arguments + closing + rest + before + arguments + closing else None
+            return CallForm(opening, middle, closing, between, separators), shared
+        return None, shared
+
+    def _write(self, count: int, arguments: Mapping[str, Any] = _ARGUMENTS, name: str = _NAME) -> bytes:
+        calls = [ToolCall(id=f"call_{n}", name=name, arguments=dict(arguments)) for n in range(count)]
+        tool = _TOOL.model_copy(update={"name": name})
+        return self._tokenizer.spell(self._renderer.encode_reply(Message(role="assistant", tool_calls=calls), [tool]))
+
+
+def _calls_of(tools: Sequence[Tool], schemas: Sequence[Mapping[str, Any]], form: CallForm) -> list[str]:
+    """A rule for each tool, of its name and its arguments, and one for each schema."""
+    calls, rules = [], dict[str, str]()
+    for place, (tool, schema) in enumerate(zip(tools, schemas, strict=True)):
+        named = json.dumps(tool.name, ensure_ascii=False)[1:-1].encode() + form.middle
+        arguments = _json_by({**schema, "type": "object"}, form.separators)
+        calls.append(f"call_{place}: {_literal(named)} {rules.setdefault(arguments, f'arguments_{len(rules)}')}")
+    return [*calls, *(f"{name}: {arguments}" for arguments, name in rules.items())]
+
+
+def _json_by(schema: Mapping[str, Any], separators: tuple[str, str]) -> str:
+    """What llguidance makes a rule of. What it does not know of JSON Schema it leaves out: replies are held against the
+    whole schema when they are complete."""
+    if (levels := _levels(schema)) > _MOST_LEVELS:
+        raise ValueError(f"its references times its levels are {levels}, more than {_MOST_LEVELS}")
+    item, key = separators
+    options = {"whitespace_flexible": False, "item_separator": item, "key_separator": key, "lenient": True}
+    return "%json " + json.dumps({**schema, "x-guidance": options})
+
+
+def _levels(schema: Any) -> int:
+    """The most levels of a schema below each other, where each reference may lead to a definition as deep as all."""
+    references, deepest, rest = set(), 0, [(schema, 1)]
+    while rest:
+        part, level = rest.pop()
+        if isinstance(part, Mapping):
+            references |= {part[key] for key in ("$ref", "$dynamicRef") if isinstance(part.get(key), str)}
+        inner = part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ()
+        deepest = max(deepest, level)
+        rest += [(one, level + 1) for one in inner if isinstance(one, Mapping | list)]
+    return (1 + len(references)) * deepest
+
+
+def _literal(spelt: bytes) -> str:
+    """The bytes as terms of a rule."""
+    parts = spelt.split(SPECIAL)  # text, id, text, id, ..., text
+    terms = [f"<[{part.decode()}]>" if place % 2 else json.dumps(part.decode()) for place, part in enumerate(parts)]
+    return " ".join(term for term in terms if term != '""') or '""'
+
+
+def _common_start(one: bytes, other: bytes) -> bytes:
+    length = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    shared = one[:length]
+    return shared if shared.count(SPECIAL) % 2 == 0 else shared[: shared.rindex(SPECIAL)]

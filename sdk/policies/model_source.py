@@ -18,8 +18,15 @@ from mcp_bridge.extras import require_extra
 from ..errors import ConfigError, wrong_fields
 from ..records import ToolPrompt
 from .endpoint import EndpointAgent, checked_system, checked_url
-from .hub_cache import model_of
-from .models.loading import LoadedModel, LoadedTokenizer, load_model, load_tokenizer, read_notes, require_place
+from .models.loading import (
+    LoadedModel,
+    LoadedTokenizer,
+    load_model,
+    load_tokenizer,
+    model_of,
+    read_notes,
+    require_place,
+)
 from .protocol import Agent, Policy
 from .rendering import make_renderer
 from .token_agent import TokenAgent

@@ -17,11 +17,10 @@ from mcp_bridge.records import Tool
 
 from ..errors import ConfigError, ModelError, PolicyFailure
 from ..records import Message, TokenRow, ToolCall, ToolPrompt
-from .grammar import Grammar
+from .grammar import Grammar, ReplyGrammars
 from .protocol import Completion, Hearing, Policy, Reply, Sampling, StreamingPolicy
 from .rendering import ChatRenderer, ParsedReply, append_tokens, reasoning_open
 from .rendering.renderer import ByTools
-from .rendering.reply_grammar import ReplyGrammars
 
 
 class TokenHistory:

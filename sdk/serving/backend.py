@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import ModelError
 from ..evidence.saved_weights import files_digest, files_of
-from ..policies.hub_cache import folder_here
+from ..policies.models.loading import folder_here
 from ..policies.protocol import LOWEST_TEMPERATURE, Sampling
 from ..policies.tool_prompt import render_less, shown_by_default
 from ..records import PROMPT_NAMES, ToolPrompt
 from .generation import Answering, Generator
-from .request_queue import RequestQueue
+from .requests import RequestQueue
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +60,8 @@ def load_backend(
     name = named(loaded.name)
 
     from ..policies.embedded import EmbeddedEngine
+    from ..policies.grammar import ReplyGrammars
     from ..policies.rendering import make_renderer
-    from ..policies.rendering.reply_grammar import ReplyGrammars
 
     shown = tool_prompt or shown_by_default(loaded.tool_prompt)
     renderer = render_less(make_renderer(loaded.tokenizer, family=family or loaded.family), shown)

@@ -19,7 +19,7 @@ from mcp_bridge.safe_text import strict_json
 
 from ..policies.rendering.call_parsing import deeper_than
 from ..records import Message, ToolCall
-from .api_errors import ApiError, bad_request, shown
+from .requests import ApiError, bad_request, shown
 
 MOST_MESSAGES = 10_000
 MOST_TOOLS = 1024

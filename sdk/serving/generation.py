@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,22 +17,47 @@ import anyio.to_thread
 from mcp_bridge.records import Tool
 
 from ..errors import ModelError, PolicyFailure, plain_errors
-from ..policies.grammar import Grammar
+from ..policies.grammar import Grammar, ReplyGrammars
 from ..policies.protocol import LOWEST_TEMPERATURE, AdjustedSampling, Completion, Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer, ParsedReply, reasoning_open
-from ..policies.rendering.reply_grammar import ReplyGrammars
 from ..records import Message
 from ..rollouts import derive_seed
-from .api_errors import ApiError, bad_request, shown
 from .chat_request import ChatRequest
-from .request_queue import RequestQueue
-from .request_record import RequestRecord, current_record
+from .requests import ApiError, RequestQueue, RequestRecord, bad_request, current_record, shown
 from .settled_replies import SettledReply, settled_reply
 from .tool_calls import ClientSchemas, WrittenCall, calls_as_text, written_calls
-from .written_json import WrittenJson
 
 _MOST_CHARACTERS_A_TOKEN = 256
 """More than the longest token of any vocabulary that we know: runs of 128 blanks."""
+
+
+@dataclass(frozen=True)
+class WrittenJson:
+    """JSON that `written` puts where it stands in a value. While `json.dumps` writes megabytes at once, no other thread
+    runs, and nobody is answered."""
+
+    text: str
+    place: str = field(default_factory=lambda: secrets.token_hex(16))
+    """Stands for it meanwhile. Nobody can guess it."""
+
+    @classmethod
+    def of(cls, items: Iterable[Any]) -> WrittenJson:
+        """A list, written item by item."""
+        return cls(f"[{','.join(map(json.dumps, items))}]")
+
+
+def written(value: Any, **options: Any) -> str:
+    """`json.dumps` of a value that may have `WrittenJson` in it."""
+    parts: dict[str, str] = {}
+
+    def hold(part: Any) -> str:
+        if not isinstance(part, WrittenJson):
+            raise TypeError(f"{type(part).__name__} is not JSON")
+        parts[f'"{part.place}"'] = part.text
+        return part.place
+
+    text = json.dumps(value, default=hold, **options)
+    return re.sub("|".join(parts), lambda found: parts[found[0]], text) if parts else text
 
 
 @dataclass(frozen=True)

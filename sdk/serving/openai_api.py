@@ -20,12 +20,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mcp_bridge.publishing.listener import names_this_machine, sends_key
 
+from ..policies.grammar import ReplyGrammars
 from ..policies.models import DEFAULT_SAMPLING
 from ..policies.protocol import Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer
-from ..policies.rendering.reply_grammar import ReplyGrammars
 from ..records import ToolPrompt
-from .api_errors import ApiError, as_api_error, shown
 from .backend import Backend
 from .chat_request import ChatRequest, read_request
 from .generation import Answering, Generated, Generator
@@ -42,10 +41,8 @@ from .replies import (
     whole_reply,
 )
 from .request_log import log_request
-from .request_queue import MOST_WAITING, RequestQueue
-from .request_record import REQUEST_ID, current_record, recorded
-from .response_stream import ResponseStream, whole_response
-from .responses_request import ResponsesRequest, read_responses_request
+from .requests import MOST_WAITING, REQUEST_ID, ApiError, RequestQueue, as_api_error, current_record, recorded, shown
+from .responses_api import ResponsesRequest, ResponseStream, read_responses_request, whole_response
 
 _MOST_BYTES = 16 * 2**20
 _LONG = 100_000

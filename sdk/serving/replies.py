@@ -16,11 +16,9 @@ from starlette.types import Receive, Scope, Send
 
 from ..errors import plain_errors
 from ..records import ToolPrompt
-from .api_errors import ApiError, as_api_error
-from .generation import Choice, Generated, Listener
-from .request_record import current_record
+from .generation import Choice, Generated, Listener, written
+from .requests import ApiError, as_api_error, current_record
 from .tool_calls import WrittenCall, go_on_from
-from .written_json import written
 
 
 class WholeReply(JSONResponse):

@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from mcp_bridge.safe_text import visible
 
-from .api_errors import shown
-from .request_record import RequestRecord, current_record
+from .requests import RequestRecord, current_record, shown
 
 LogFormat = Literal["text", "json"]
 LOG_FORMATS: tuple[LogFormat, ...] = ("text", "json")

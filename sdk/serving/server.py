@@ -27,7 +27,7 @@ from ..policies.models import DEFAULT_SAMPLING
 from ..policies.protocol import Sampling
 from ..policies.tool_prompt import TOOL_PROMPTS
 from ..records import ToolPrompt
-from .request_queue import MOST_WAITING, RequestQueue
+from .requests import MOST_WAITING, RequestQueue
 
 if TYPE_CHECKING:
     from .backend import Backend

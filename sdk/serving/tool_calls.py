@@ -14,7 +14,7 @@ from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, sc
 from ..policies.rendering import ParsedReply
 from ..policies.rendering.call_parsing import format_calls, read_arguments, readable_part
 from ..records import ToolCall
-from .api_errors import ApiError, bad_request
+from .requests import ApiError, bad_request
 
 
 class ClientSchemas:

@@ -16,7 +16,7 @@ from mcp_bridge import Toolset
 from mcp_bridge.safe_text import plural
 
 from ..errors import ConfigError
-from ..policies.hub_cache import folder_here
+from ..policies.models.loading import folder_here
 from ..policies.models.smollm2 import embedded_place
 from ..policies.vllm.published_weights import TransferSettings
 from ..policies.vllm.server_command import (

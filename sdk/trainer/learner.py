@@ -25,12 +25,12 @@ from transformers import PrinterCallback
 from ..errors import ConfigError, ModelError, ToolbakeError, plain_errors
 from ..evaluation.measurement import MEASURED_TEMPERATURE
 from ..native_memory import give_freed_memory_back, let_idle_threads_go
+from ..policies.grammar import ReplyGrammars
 from ..policies.models import LoadedModel, load_model
 from ..policies.models.saving import quiet_loading, unwritten
 from ..policies.models.smollm2 import embedded_folder
 from ..policies.protocol import Sampling
 from ..policies.rendering import ChatRenderer, make_renderer
-from ..policies.rendering.reply_grammar import ReplyGrammars
 from ..policies.token_agent import TokenAgent
 from ..policies.tool_prompt import describe_trained
 from ..policies.vllm import VllmPolicy

@@ -13,8 +13,8 @@ from mcp_bridge.errors import kind_of
 
 from ..errors import ConfigError
 from ..judging.verdicts import audit_call
-from ..policies.hub_cache import folder_here
 from ..policies.model_source import require_place_of
+from ..policies.models.loading import folder_here
 from ..policies.vllm.vllm_options import VllmOptions
 from ..records import Task
 from ..traces.identity import fingerprint, handlers_identity, plain_config, tasks_identity, tools_identity

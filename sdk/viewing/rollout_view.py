@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sandboxes.divergence import Difference, differences
 
-from ..policies.hub_cache import folder_here
+from ..policies.models.loading import folder_here
 from ..traces.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -118,9 +118,8 @@ def watched(engine: Any, rows: int, *, one_token: bool) -> Iterator[Steps]:
 def grammars(loaded: Any) -> dict[str, Any]:
     """The grammar of each form, by the code of the endpoint."""
     from mcp_bridge.records import Tool
-    from sdk.policies.grammar import GrammarTokenizer
+    from sdk.policies.grammar import GrammarTokenizer, ReplyGrammars
     from sdk.policies.rendering import make_renderer
-    from sdk.policies.rendering.reply_grammar import ReplyGrammars
 
     renderer = make_renderer(loaded.tokenizer)
     tokenizer = GrammarTokenizer.of(

@@ -7,9 +7,8 @@ import anyio
 import llguidance
 
 from sdk.errors import PolicyFailure
-from sdk.policies.grammar import GrammarTokenizer
+from sdk.policies.grammar import GrammarTokenizer, ReplyGrammars
 from sdk.policies.protocol import Completion
-from sdk.policies.rendering.reply_grammar import ReplyGrammars
 from sdk.policies.scripted import END_TOKEN, ByteRenderer
 from sdk.serving import Server, build_app
 from sdk.serving.server import bind

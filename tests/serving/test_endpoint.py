@@ -10,9 +10,9 @@ import openai
 import pytest
 from fake_policy import TOKENIZER, BrokenPolicy, FakePolicy, HangingPolicy, running
 
+from sdk.policies.grammar import ReplyGrammars
 from sdk.policies.protocol import Sampling
 from sdk.policies.rendering.call_parsing import parse_tagged_reply
-from sdk.policies.rendering.reply_grammar import ReplyGrammars
 from sdk.policies.scripted import END_TOKEN, ByteRenderer
 
 USER = [{"role": "user", "content": "Where is order 4417?"}]

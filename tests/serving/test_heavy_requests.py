@@ -14,8 +14,8 @@ from fake_policy import GRAMMARS, RENDERER, FakePolicy, running
 from sdk.policies.protocol import Alternatives
 from sdk.policies.scripted import ByteRenderer
 from sdk.records import ToolCall
+from sdk.serving.generation import WrittenJson, written
 from sdk.serving.tool_calls import ClientSchemas
-from sdk.serving.written_json import WrittenJson, written
 
 JSON = {"content-type": "application/json"}
 

@@ -15,7 +15,7 @@ from sdk.serving import Server, build_app
 from sdk.serving.backend import Backend
 from sdk.serving.generation import Generator
 from sdk.serving.openai_api import Endpoint
-from sdk.serving.request_queue import RequestQueue
+from sdk.serving.requests import RequestQueue
 from sdk.serving.server import bind
 
 

@@ -21,8 +21,7 @@ from typer.testing import CliRunner
 import sdk
 from sdk.cli.app import app
 from sdk.errors import PolicyFailure
-from sdk.serving.vllm_command import ServedModel
-from sdk.serving.vllm_server import VllmServer, serve_with_vllm
+from sdk.serving.vllm_server import ServedModel, VllmServer, serve_with_vllm
 
 PYTHON = """#!/bin/sh
 if [ "$1" = -c ]; then echo '[["vllm", "0.32.0", ""]]'; else exec {python} {program} "$@"; fi

@@ -20,10 +20,10 @@ import sdk
 from mcp_bridge import connect
 from mcp_bridge.records import Tool
 from sdk.policies.embedded import EmbeddedEngine
+from sdk.policies.grammar import ReplyGrammars
 from sdk.policies.models import load_model, save_model
 from sdk.policies.protocol import Sampling
 from sdk.policies.rendering import make_renderer
-from sdk.policies.rendering.reply_grammar import ReplyGrammars
 from sdk.policies.token_agent import TokenAgent
 from sdk.records import Message, Rollout, Task, TokenRow, ToolCall, Verdict
 from sdk.rollouts.branching import branch_id

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ModelError
-from ..hub_cache import cached_folder, model_of
 from ..protocol import LOWEST_TEMPERATURE, Sampling
 from ..tool_prompt import TrainedToolPrompt, as_trained
 from .saving import NOTES_FILE, quiet_loading
@@ -257,3 +256,33 @@ def _incomplete(folder: Path, what: str) -> ModelError:
         f"the model folder {str(folder)!r} is not whole: {what}; save the model again with "
         "sdk.policies.models.save_model, or choose another folder"
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Models that are on this machine: in a folder, or in the hub's cache.
+
+
+def model_of(place: str | os.PathLike[str]) -> Path:
+    """The model's folder where `place` is the folder of a finished run; anything else as a path."""
+    folder = Path(place).expanduser()
+    return folder / "model" if (folder / "run.json").is_file() and (folder / "model").is_dir() else folder
+
+
+def folder_here(model: str | Path, file: str = "config.json") -> Path | None:
+    """The folder of a model: a local one as `model_of` has it, else that in the cache that has `file`."""
+    folder = model_of(model)
+    return folder if folder.is_dir() else cached_folder(str(model), file)
+
+
+def cached_folder(name: str, file: str = "config.json") -> Path | None:
+    """The folder in the cache that has `file` of a model, by its name on the hub. None where there is none, also where
+    `name` is no name of a model, or huggingface_hub is not installed."""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:  # it comes with the extra that loads models
+        return None
+    try:
+        found = try_to_load_from_cache(name, file)
+    except ValueError:  # of the hub's own kind: no name of a model
+        return None
+    return Path(found).parent if isinstance(found, str) else None

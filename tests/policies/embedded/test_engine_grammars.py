@@ -19,12 +19,11 @@ from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.embedded.decoder import Decoder
 from sdk.policies.embedded.inference_engine import Batch
 from sdk.policies.embedded.sampling_request import Request, generator
-from sdk.policies.grammar import Grammar, GrammarTokenizer
+from sdk.policies.grammar import Grammar, GrammarTokenizer, ReplyGrammars
 from sdk.policies.models import LoadedModel
 from sdk.policies.models.loading import load_tokenizer
 from sdk.policies.protocol import Completion, Sampling
 from sdk.policies.rendering import make_renderer
-from sdk.policies.rendering.reply_grammar import ReplyGrammars
 from sdk.records import Message, ToolCall
 
 pytestmark = pytest.mark.usefixtures("one_thread")

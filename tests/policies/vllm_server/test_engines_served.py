@@ -34,8 +34,7 @@ from sdk.exporting import export
 from sdk.exporting.exported_folder import MARKER
 from sdk.policies.models import LoadedModel, save_model
 from sdk.policies.protocol import Sampling
-from sdk.serving.vllm_command import PARSERS
-from sdk.serving.vllm_server import serve_with_vllm
+from sdk.serving.vllm_server import PARSERS, serve_with_vllm
 
 pytestmark = pytest.mark.timeout(1200)
 

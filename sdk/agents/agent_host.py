@@ -36,7 +36,6 @@ from ..policies.token_agent import unique_id
 from ..records import Message, TokenRow, ToolCall
 from ..rollouts import derive_seed
 from ..rollouts.episode import Episode
-
 from ..serving.backend import Backend
 from ..serving.chat_request import ChatRequest, read_message
 from ..serving.generation import Choice, Generated, Listener, check_characters, cut_at_stop

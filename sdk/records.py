@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from mcp_bridge.ledger import LedgerLine
 from mcp_bridge.records import Tool, ToolResult
@@ -397,3 +397,17 @@ class Rollout(BaseModel):
     def error_kinds(self) -> dict[str, int]:
         """How often each kind of the policy's own mistakes happened."""
         return dict(Counter(record.result.error_kind for record in self.calls if record.result.error_kind))
+
+
+class Options(BaseModel):
+    """What all records of options have in common: only known names, and numbers that are finite and no booleans."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_bool_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        wanted = str(cls.model_fields[str(info.field_name)].annotation)
+        if isinstance(value, bool) and re.search(r"\b(int|float)\b", wanted) and "bool" not in wanted:
+            raise ValueError("give a number (YAML reads yes, no, on and off as true and false)")
+        return value

@@ -21,13 +21,12 @@ from .commands.recording import divergence, record, replay
 from .commands.rollout import rollout
 from .commands.serve import serve
 from .commands.serve_tools import serve_tools
-from .commands.solve import solve
-from .commands.synthesize import synthesize
+from .commands.synthesize import solve, synthesize
 from .commands.tools import tools
 from .commands.train import train
 from .commands.verify import verify
 from .commands.view import view
-from .failing import Command
+from .failing import Command, with_clean_errors
 
 # Tracebacks with the values of local variables could show keys.
 app = typer.Typer(
@@ -98,9 +97,9 @@ for _command in (
     divergence,
     verify,
 ):
-    app.command(cls=Command, help=_help(_command.__doc__))(_command)
+    app.command(cls=Command, help=_help(_command.__doc__))(with_clean_errors(_command))
 
 _judge = typer.Typer(no_args_is_help=True, help="Measure a judge, or ask a model about each row of a file.")
-_judge.command("check", cls=Command, help=_help(check.__doc__))(check)
-_judge.command("label", cls=Command, help=_help(label.__doc__))(label)
+_judge.command("check", cls=Command, help=_help(check.__doc__))(with_clean_errors(check))
+_judge.command("label", cls=Command, help=_help(label.__doc__))(with_clean_errors(label))
 app.add_typer(_judge, name="judge")

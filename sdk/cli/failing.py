@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
 import signal
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand
@@ -24,6 +26,27 @@ _BY_SIGNAL = 128
 
 
 _options: ContextVar[Collection[str]] = ContextVar("options", default=())
+_interrupted = ContextVar("interrupted", default=STOPPED)
+
+
+def with_clean_errors(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` with `--debug` as its last option, and its errors as `clean_errors` tells them."""
+
+    @functools.wraps(command)
+    def run(*, debug: bool, **words: Any) -> None:
+        with clean_errors(debug):
+            command(**words)
+
+    told = Annotated[bool, typer.Option("--debug", help="Show the whole traceback of an error.")]
+    last = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=told)
+    given = inspect.signature(command, eval_str=True)
+    run.__signature__ = given.replace(parameters=[*given.parameters.values(), last])  # type: ignore[attr-defined]
+    return run
+
+
+def when_interrupted(text: str) -> None:
+    """What the command that runs says from now on where it is interrupted."""
+    _interrupted.set(text)
 
 
 class Command(TyperCommand):
@@ -55,12 +78,13 @@ def as_options(text: str, options: Collection[str] | None = None) -> str:
 
 
 @contextmanager
-def clean_errors(debug: bool, *, interrupted: str = STOPPED) -> Iterator[None]:
-    """Errors that a user can fix become one message each and exit code 1; Ctrl-C becomes `interrupted` and 130, and
-    SIGTERM and SIGHUP the same with 143 and 129.
+def clean_errors(debug: bool) -> Iterator[None]:
+    """Errors that a user can fix become one message each and exit code 1; Ctrl-C becomes a line (`when_interrupted`)
+    and 130, and SIGTERM and SIGHUP the same with 143 and 129.
 
     All others, which are faults of toolbake, keep their traceback; with `debug` everything does.
     """
+    _interrupted.set(STOPPED)
     with _stopped_by_signals() as received:
         try:
             yield
@@ -69,7 +93,7 @@ def clean_errors(debug: bool, *, interrupted: str = STOPPED) -> Iterator[None]:
         except (KeyboardInterrupt, BaseExceptionGroup) as error:
             if isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt) is None:
                 _end(error, debug)
-            say_red(interrupted, prefix="")
+            say_red(_interrupted.get(), prefix="")
             raise typer.Exit(_BY_SIGNAL + [*received, signal.SIGINT][0]) from None
         except Exception as error:
             _end(error, debug)

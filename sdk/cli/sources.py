@@ -17,7 +17,7 @@ from mcp_bridge.errors import kind_of, users_line
 from mcp_bridge.safe_text import and_more, did_you_mean
 
 from ..errors import ConfigError
-from .process import printing_to_stderr
+from ..process import printing_to_stderr
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 _URL = re.compile("https?://", flags=re.IGNORECASE)

@@ -10,8 +10,8 @@ from pydantic import Field, ValidationError
 from mcp_bridge.errors import kind_of
 from mcp_bridge.records import Tool
 
-from ..checked_options import Options
 from ..errors import ConfigError
+from ..records import Options
 
 
 class Limits(Options):

@@ -18,11 +18,11 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from mcp_bridge.errors import kind_of
 from mcp_bridge.safe_text import json_problem
 
-from ..checked_options import Options
 from ..errors import ConfigError
 from ..policies.protocol import LOWEST_TEMPERATURE
 from ..policies.tool_prompt import TrainedToolPrompt, as_trained
 from ..policies.vllm.vllm_options import Dtype, VllmOptions
+from ..records import Options
 from ..rollouts.limits import Limits
 
 WARM_START_PASSES = 3

@@ -29,8 +29,8 @@ from trl.trainer.utils import add_fused_lm_head
 
 from ..errors import ConfigError
 from ..evidence.saved_weights import REFERENCE_FILE
-from ..native_memory import give_freed_memory_back
 from ..policies.protocol import WeightPublisher
+from ..process import give_freed_memory_back
 from .base_trainer import PUBLISHING, BaseTrainer, OneGpu
 from .batch import Batch
 from .config import OffPolicyOptions, TrainConfig, rate_factor

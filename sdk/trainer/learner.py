@@ -24,7 +24,6 @@ from transformers import PrinterCallback
 
 from ..errors import ConfigError, ModelError, ToolbakeError, plain_errors
 from ..evaluation.measurement import MEASURED_TEMPERATURE
-from ..native_memory import give_freed_memory_back, let_idle_threads_go
 from ..policies.grammar import ReplyGrammars
 from ..policies.models import LoadedModel, load_model
 from ..policies.models.saving import quiet_loading, unwritten
@@ -34,6 +33,7 @@ from ..policies.rendering import ChatRenderer, make_renderer
 from ..policies.token_agent import TokenAgent
 from ..policies.tool_prompt import describe_trained
 from ..policies.vllm import VllmPolicy
+from ..process import give_freed_memory_back, let_idle_threads_go
 from ..records import Task, TokenRow
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.forks import how_worlds_are_copied

@@ -21,7 +21,7 @@ import torch
 from transformers import TrainerCallback
 
 from ..errors import ToolbakeError
-from ..native_memory import give_freed_memory_back
+from ..process import give_freed_memory_back
 from .compute_plan import ADAM_PARTS
 from .config import TrainConfig
 

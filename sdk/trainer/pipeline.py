@@ -25,12 +25,12 @@ from ..evaluation.conditions import FAMILY
 from ..evaluation.measurement import SERVED, ServedSummary, measure, measure_served, summarise_served
 from ..evaluation.report import CONDITIONS, Report, build_report
 from ..evaluation.report_text import render_short_markdown
-from ..native_memory import give_freed_memory_back
 from ..policies.model_source import ModelSource, open_agent, require_shown, second_label, second_source
 from ..policies.rendering import ChatRenderer
 from ..policies.tool_prompt import describe_trained, lengths_of, shown_by_default
 from ..policies.vllm.server_command import visible_gpus
 from ..probing import STAGE as PROBES
+from ..process import give_freed_memory_back
 from ..progress import Progress, Silent
 from ..records import Rollout, TokenRow
 from ..rollouts.engine import RolloutEngine

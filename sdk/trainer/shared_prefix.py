@@ -24,8 +24,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import ModelError
-from ..native_memory import give_freed_memory_back
 from ..policies.models.own_forward import beyond, short_windows
+from ..process import give_freed_memory_back
 from .processes import follows
 from .tree_attention import PrefixTree, TreePlan, attending_as, attending_by_tree, attention_of, build_prefix_tree
 

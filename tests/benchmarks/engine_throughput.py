@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from sdk.cli.process import tune_process
+from sdk.process import tune_process
 
 # Before torch is imported, for both contenders: what the `toolbake` command sets for threads and memory.
 tune_process()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sdk.cli.process import tune_process
+from sdk.process import tune_process
 
 # Before torch is imported, for both contenders: what the `toolbake` command sets for threads and memory.
 tune_process()

@@ -18,8 +18,8 @@ from typing import Any
 from sdk import TrainConfig, train
 from sdk.cli.commands.quickstart import HELPDESK
 from sdk.cli.options import assigned
-from sdk.cli.process import quiet_bars, quiet_libraries, tune_process
 from sdk.cli.quickstart_options import quickstart_options, quickstart_tasks, quickstart_verifier
+from sdk.process import quiet_bars, quiet_libraries, tune_process
 from sdk.progress import Console
 
 

@@ -68,7 +68,6 @@ def config_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
-    monkeypatch.setattr("sdk.cli.process.quiet_libraries", lambda: None)  # it is for all of a process
     return tmp_path / "config" / "toolbake" / "logins"
 
 

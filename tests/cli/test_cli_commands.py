@@ -116,8 +116,8 @@ def test_the_token_cost_of_tools_is_that_of_the_prompt(desk):
     from transformers import AutoTokenizer
 
     from mcp_bridge.sources.functions import FunctionSource
+    from sdk.cli.commands.tools import count_tokens, open_renderer
     from sdk.cli.sources import load_named
-    from sdk.cli.token_costs import count_tokens, open_renderer
     from sdk.policies.models.smollm2 import embedded_folder
 
     tools = FunctionSource(load_named("desk.py:tools", "TOOLS")).tools
@@ -136,7 +136,7 @@ def test_the_token_cost_of_tools_is_that_of_the_prompt(desk):
 
 def test_each_of_many_tools_costs_what_the_whole_prompt_is_longer_by_without_rendering_it_for_each():
     from mcp_bridge.records import Tool
-    from sdk.cli.token_costs import count_tokens, open_renderer
+    from sdk.cli.commands.tools import count_tokens, open_renderer
 
     class Counting:
         def __init__(self):

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from command_line import toolbake
 
-from sdk.cli import checkup
-from sdk.cli.checkup import check_machine, check_packages
+from sdk.cli.commands.doctor import check_machine, check_packages, metadata
 
 ROOT = Path(__file__).parents[2]
 
@@ -316,7 +315,7 @@ def test_too_little_memory_is_a_problem_with_the_options_that_lower_it(monkeypat
 
 
 def test_a_version_outside_the_bounds_and_a_missing_extra_are_named_with_the_command(monkeypatch):
-    monkeypatch.setattr(checkup.metadata, "requires", lambda _: ["mcp>=99,<100", 'trl<1 ; extra == "train"'])
+    monkeypatch.setattr(metadata, "requires", lambda _: ["mcp>=99,<100", 'trl<1 ; extra == "train"'])
     monkeypatch.setattr("mcp_bridge.extras.find_spec", lambda name: None if name == "faker" else object())
     advice = {one.do: one.level for one in check_packages("some/model") if one.do}
     assert advice["pip install 'mcp<100,>=99'"] == "problem"
@@ -326,9 +325,9 @@ def test_a_version_outside_the_bounds_and_a_missing_extra_are_named_with_the_com
 
 def test_a_checkout_that_is_not_installed_is_told_of(monkeypatch):
     def lacking(name: str) -> str:
-        raise checkup.metadata.PackageNotFoundError(name)
+        raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(checkup.metadata, "version", lacking)
+    monkeypatch.setattr(metadata, "version", lacking)
     told = [one for one in check_packages("some/model") if "toolbake itself is not installed" in one.found]
     assert [(one.level, one.do) for one in told] == [("advice", "pip install -e . in its checkout")]
 

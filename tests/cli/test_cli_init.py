@@ -14,8 +14,8 @@ import pytest
 from command_line import toolbake
 
 from sdk import ConfigError, TrainConfig
+from sdk.cli.commands.init import mcp_tools
 from sdk.cli.sources import load_verifier
-from sdk.cli.starter.sources_of_project import mcp_tools
 from sdk.tasks import load_tasks
 
 TILL = '''"""A till."""
@@ -191,7 +191,7 @@ def test_an_mcp_json_that_lies_in_the_folder_is_used_as_it_is(empty):
 
 
 def test_places_in_a_copied_mcp_json_still_mean_the_same(empty):
-    from sdk.cli.starter.sources_of_project import mcp_tools
+    from sdk.cli.commands.init import mcp_tools
 
     (empty / "tools" / "seed").mkdir(parents=True)
     servers = {

@@ -12,7 +12,7 @@ PROGRAM = """
 import resource
 import threading
 import sdk
-from sdk.cli.process import tune_process
+from sdk.process import tune_process
 
 tune_process()
 import torch
@@ -51,7 +51,7 @@ def test_a_large_tensor_takes_the_place_of_one_that_was_freed() -> None:
 
 PRODUCTS = """
 import ctypes
-from sdk.cli.process import tune_process
+from sdk.process import tune_process
 
 tune_process()
 import torch
@@ -101,7 +101,7 @@ def test_importing_the_library_changes_neither_the_environment_nor_the_garbage_c
 KEPT = """
 import gc
 import weakref
-from sdk.cli.process import keep_loaded_objects
+from sdk.process import keep_loaded_objects
 
 class Model:
     def __init__(self):

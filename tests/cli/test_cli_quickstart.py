@@ -175,7 +175,7 @@ def test_the_tasks_kept_aside_are_of_every_kind_and_none_of_them_is_trained_on()
 
 
 def test_the_right_solution_of_every_task_fits_into_the_limits():
-    from sdk.cli.token_costs import open_renderer
+    from sdk.cli.commands.tools import open_renderer
     from sdk.records import Task
 
     limits, renderer = quickstart_options().limits, open_renderer(None)

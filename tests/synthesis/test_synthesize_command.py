@@ -114,8 +114,11 @@ def test_a_served_model_that_can_neither_word_nor_solve_is_said_to_do_neither(
         (["--to", "a.jsonl", "--check", "b.jsonl"], "this has both"),
         (["--to", "a.jsonl", "--setup", "seed=7"], "--setup is 'seed=7', which is no JSON"),
         (["--to", "a.jsonl", "--setup", "7"], "--setup is '7'; it must be an object"),
-        (["--to", "a.jsonl", "--phrase", "cancel it"], "--phrase is 'cancel it', which has no tool before a ="),
-        (["--to", "a.jsonl", "--phrase", "x=y", "--phrase", "x=z"], "names its tool a second time"),
+        (
+            ["--to", "a.jsonl", "--phrase", "cancel it"],
+            "--phrase is 'cancel it'; give a name and a value, such as 'book=Book",
+        ),
+        (["--to", "a.jsonl", "--phrase", "x=y", "--phrase", "x=z"], "--phrase names 'x' twice; keep one of them"),
         (["--to", "a.jsonl", "--difficulty", "easy"], "--difficulty is 'easy'; give two shares"),
         (["--to", "a.jsonl", "--writer-key", "KEY"], "--writer-key does nothing without --writer"),
         (["--check", "nowhere.jsonl"], "'nowhere.jsonl', and there is no such file"),

@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-from sdk.cli.process import tune_process
+from sdk.process import tune_process
 
 PROMPTS = [
     f"Say in your own words why order A-{number} is late, and what the customer should do." for number in range(9)

@@ -8,31 +8,25 @@ from typing import Annotated
 import typer
 
 from .. import options
-from ..failing import clean_errors
 
 HOLES = 3
 
-MostTasks = Annotated[
-    int, typer.Option("--most-tasks", min=1, metavar="N", help="Try at most so many of the tasks, spread over them.")
-]
+MostTasks = Annotated[int, options.opt("--most-tasks N", "Try at most so many of the tasks, spread over them.", min=1)]
 Allow = Annotated[
     list[str] | None,
-    typer.Option(
-        "--allow",
-        metavar="PROBE",
-        show_default="none",
-        help="A probe that may be rewarded, because what it does is right here. May be given several times.",
+    options.opt(
+        "--allow PROBE",
+        "A probe that may be rewarded, because what it does is right here. May be given several times.",
+        default="none",
     ),
 ]
 TrainMinutes = Annotated[
     float,
-    typer.Option(
-        "--train-minutes",
+    options.opt(
+        "--train-minutes MINUTES",
+        "Also train a policy against the verifier for so long, with GRPO and without demonstrations. Alarms that it "
+        "raises are holes. 0: none is trained, and no model is needed.",
         min=0.0,
-        callback=options.finite,
-        metavar="MINUTES",
-        help="Also train a policy against the verifier for so long, with GRPO and without demonstrations. Alarms that "
-        "it raises are holes. 0: none is trained, and no model is needed.",
     ),
 ]
 
@@ -53,7 +47,6 @@ def certify(
     threshold: options.Threshold = 1.0,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
-    debug: options.Debug = False,
 ) -> None:
     """Look for holes in a verifier: let policies that do not do the tasks try to earn its reward.
 
@@ -69,37 +62,35 @@ def certify(
       toolbake certify --command 'python server.py' tasks.jsonl --verifier expected --most-tasks 100 --json
       toolbake certify mcp.json tasks.jsonl --verifier checks.py:verify --allow echoes --train-minutes 5
     """
-    with clean_errors(debug):
-        from ..process import printing_to_stderr, quiet_libraries
-        from ..sources import load_handlers, load_verifier, place_arguments, task_source, tool_source
+    from ...process import printing_to_stderr
+    from ..sources import load_handlers, load_verifier, place_arguments, task_source, tool_source
 
-        quiet_libraries()
-        bounds = options.limits(limit or [])
-        tools, tasks = place_arguments(tools, tasks, command)
-        source, prompts = tool_source(tools, command), task_source(tasks)
-        judge = load_verifier(verifier, prompts)
-        asked = load_handlers(handlers)
+    bounds = options.limits(limit or [])
+    tools, tasks = place_arguments(tools, tasks, command)
+    source, prompts = tool_source(tools, command), task_source(tasks)
+    judge = load_verifier(verifier, prompts)
+    asked = load_handlers(handlers)
 
-        from ...blocking import certify
-        from ...errors import ToolbakeError
+    from ...blocking import certify
+    from ...errors import ToolbakeError
 
-        with printing_to_stderr():
-            certificate = certify(
-                source,
-                prompts,
-                judge,
-                most_tasks=most_tasks,
-                threshold=threshold,
-                allow=allow or [],
-                train_minutes=train_minutes,
-                model=model,
-                limits=bounds,
-                handlers=asked,
-                connect_timeout_s=connect_timeout,
-                progress=options.progress_of(quiet),
-            )
-        typer.echo(json.dumps(certificate.as_json(), indent=2) if as_json else str(certificate))
-        if certificate.holes:
-            raise typer.Exit(HOLES)
-        if certificate.unknown:
-            raise ToolbakeError(certificate.unknown)
+    with printing_to_stderr():
+        certificate = certify(
+            source,
+            prompts,
+            judge,
+            most_tasks=most_tasks,
+            threshold=threshold,
+            allow=allow or [],
+            train_minutes=train_minutes,
+            model=model,
+            limits=bounds,
+            handlers=asked,
+            connect_timeout_s=connect_timeout,
+            progress=options.progress_of(quiet),
+        )
+    typer.echo(json.dumps(certificate.as_json(), indent=2) if as_json else str(certificate))
+    if certificate.holes:
+        raise typer.Exit(HOLES)
+    if certificate.unknown:
+        raise ToolbakeError(certificate.unknown)

@@ -10,40 +10,28 @@ import typer
 
 from ...errors import ConfigError
 from .. import options
-from ..failing import clean_errors
 
-To = Annotated[Path, typer.Option("--to", metavar="FILE", help="The new file: JSON lines, as TRL's SFTTrainer reads.")]
-Licence = Annotated[
-    str, typer.Option("--licence", metavar="NAME", help="What the examples may be used under; written into each.")
-]
+To = Annotated[Path, options.opt("--to FILE", "The new file: JSON lines, as TRL's SFTTrainer reads.")]
+Licence = Annotated[str, options.opt("--licence NAME", "What the examples may be used under; written into each.")]
 Run = Annotated[
     Path | None,
-    typer.Option(
-        "--run",
-        metavar="FOLDER",
-        show_default="none: the model plays TASKS",
-        help="Take the rollouts of this finished run of train or evaluate, in place of TASKS and --verifier.",
+    options.opt(
+        "--run FOLDER",
+        "Take the rollouts of this finished run of train or evaluate, in place of TASKS and --verifier.",
+        default="none: the model plays TASKS",
     ),
 ]
-Stage = Annotated[
-    str | None,
-    typer.Option("--stage", metavar="NAME", show_default="grpo, or evaluation", help="Which rollouts of the run."),
-]
+Stage = Annotated[str | None, options.opt("--stage NAME", "Which rollouts of the run.", default="grpo, or evaluation")]
 Verifier = Annotated[
     str | None,
-    typer.Option(
-        "--verifier",
-        metavar="FILE.py:NAME|expected",
-        show_default="none: those of --run are judged",
-        help="What counts as a success where TASKS are played.",
+    options.opt(
+        "--verifier FILE.py:NAME|expected",
+        "What counts as a success where TASKS are played.",
+        default="none: those of --run are judged",
     ),
 ]
-Samples = Annotated[
-    int, typer.Option("--samples", min=1, rich_help_panel=options.SAMPLING_PANEL, help="Conversations for each task.")
-]
-PerTask = Annotated[
-    int, typer.Option("--per-task", min=1, metavar="N", help="At most so many examples of one task, the shortest.")
-]
+Samples = Annotated[int, options.sampling_opt("--samples", "Conversations for each task.", min=1)]
+PerTask = Annotated[int, options.opt("--per-task N", "At most so many examples of one task, the shortest.", min=1)]
 
 
 def distill(
@@ -70,7 +58,6 @@ def distill(
     threshold: options.Threshold = 1.0,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
-    debug: options.Debug = False,
 ) -> None:
     """Write the rollouts that a verifier passed as a supervised data set.
 
@@ -82,49 +69,47 @@ def distill(
       toolbake distill mcp.json tasks.jsonl --verifier checks.py:verify --endpoint https://host/v1 --model large-1 \\
         --to taught.jsonl --licence apache-2.0
     """
-    with clean_errors(debug):
-        from ..process import printing_to_stderr, quiet_libraries
-        from ..sources import load_handlers, load_verifier, model_source, place_arguments, task_source, tool_source
+    from ...process import printing_to_stderr
+    from ..sources import load_handlers, load_verifier, model_source, place_arguments, task_source, tool_source
 
-        quiet_libraries()
-        progress = options.progress_of(quiet)
-        bounds = options.limits(limit or [])
-        tools, tasks = place_arguments(tools, tasks, command)
-        if (tasks is None) == (run is None):
-            both = "both" if run is not None else "neither"
-            raise ConfigError(f"give TASKS or --run FOLDER, exactly one of them; this has {both}")
-        source = tool_source(tools, command)
-        prompts = task_source(tasks) if tasks is not None else None
-        judge = load_verifier(verifier, prompts or []) if verifier is not None else None
-        policy = model_source(model, endpoint, api_key_env, say=progress.say)
-        asked = load_handlers(handlers)
+    progress = options.progress_of(quiet)
+    bounds = options.limits(limit or [])
+    tools, tasks = place_arguments(tools, tasks, command)
+    if (tasks is None) == (run is None):
+        both = "both" if run is not None else "neither"
+        raise ConfigError(f"give TASKS or --run FOLDER, exactly one of them; this has {both}")
+    source = tool_source(tools, command)
+    prompts = task_source(tasks) if tasks is not None else None
+    judge = load_verifier(verifier, prompts or []) if verifier is not None else None
+    policy = model_source(model, endpoint, api_key_env, say=progress.say)
+    asked = load_handlers(handlers)
 
-        from ...blocking import distill
+    from ...blocking import distill
 
-        with printing_to_stderr():
-            data = distill(
-                run,
-                tools=source,
-                to=to,
-                licence=licence,
-                prompts=prompts,
-                verifier=judge,
-                model=policy,
-                stage=stage,
-                samples=samples,
-                temperature=temperature,
-                threshold=threshold,
-                per_task=per_task,
-                limits=bounds,
-                handlers=asked,
-                connect_timeout_s=connect_timeout,
-                concurrency=concurrency,
-                seed=seed,
-                progress=progress,
-            )
-        if as_json:
-            chosen = data.selection
-            left_out = {name: value for name, value in vars(chosen).items() if name != "kept"}
-            typer.echo(json.dumps({"file": str(data.path), "examples": len(chosen.kept), "left_out": left_out}))
-        else:
-            typer.echo(str(data))
+    with printing_to_stderr():
+        data = distill(
+            run,
+            tools=source,
+            to=to,
+            licence=licence,
+            prompts=prompts,
+            verifier=judge,
+            model=policy,
+            stage=stage,
+            samples=samples,
+            temperature=temperature,
+            threshold=threshold,
+            per_task=per_task,
+            limits=bounds,
+            handlers=asked,
+            connect_timeout_s=connect_timeout,
+            concurrency=concurrency,
+            seed=seed,
+            progress=progress,
+        )
+    if as_json:
+        chosen = data.selection
+        left_out = {name: value for name, value in vars(chosen).items() if name != "kept"}
+        typer.echo(json.dumps({"file": str(data.path), "examples": len(chosen.kept), "left_out": left_out}))
+    else:
+        typer.echo(str(data))

@@ -6,37 +6,30 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from ..failing import clean_errors
-from ..options import CallParser, Debug, Quiet, progress_of
+from ..options import CallParser, Quiet, arg, opt, progress_of
 
 
 def export(
-    model_dir: Annotated[
-        str, typer.Argument(metavar="RUN|MODEL_DIR", help="The folder of a run of train, or a model folder.")
-    ],
+    model_dir: Annotated[str, arg("RUN|MODEL_DIR", "The folder of a run of train, or a model folder.")],
     to: Annotated[
         str,
-        typer.Option(
-            "--to",
-            metavar="KIND",
-            help="What shall serve the model: vllm, docker, compose, kubernetes (each with vLLM), gguf (llama.cpp) or "
+        opt(
+            "--to KIND",
+            "What shall serve the model: vllm, docker, compose, kubernetes (each with vLLM), gguf (llama.cpp) or "
             "ollama.",
         ),
     ],
-    output_dir: Annotated[
-        str, typer.Option("--output-dir", metavar="FOLDER", help="A new folder, or one with exports of the same model.")
-    ],
+    output_dir: Annotated[str, opt("--output-dir FOLDER", "A new folder, or one with exports of the same model.")],
     call_parser: CallParser = None,
     check: Annotated[
         bool,
-        typer.Option(
+        opt(
             "--check/--no-check",
-            help="Serve what was written, and ask it what the run asked its model through the endpoint. This takes the "
+            "Serve what was written, and ask it what the run asked its model through the endpoint. This takes the "
             "server's start, and the model's memory.",
         ),
     ] = True,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Write a model for another server: vLLM, alone or in containers, llama.cpp or Ollama.
 
@@ -49,24 +42,21 @@ def export(
       toolbake export runs/desk --to vllm --output-dir desk-vllm
       toolbake export runs/desk --to gguf --output-dir desk-gguf
     """
-    with clean_errors(debug):
-        from ...errors import ConfigError
-        from ...exporting import check_export, export
-        from ..process import quiet_libraries
+    from ...errors import ConfigError
+    from ...exporting import check_export, export
 
-        quiet_libraries()
-        progress = progress_of(quiet)
-        progress.say(f"exporting {model_dir}")
-        kind = cast(Any, to)
-        folder = export(model_dir, kind, output_dir, call_parser=call_parser)
-        typer.echo(f"{folder}: see its README.md")
-        if not check:
-            return
-        try:
-            found = check_export(folder, model_dir, kind, call_parser=call_parser, progress=progress)
-        except ConfigError as error:
-            typer.echo(f"not checked: {error}")
-            return
-        typer.echo(str(found))
-        if not found.like_measured:
-            raise typer.Exit(1)
+    progress = progress_of(quiet)
+    progress.say(f"exporting {model_dir}")
+    kind = cast(Any, to)
+    folder = export(model_dir, kind, output_dir, call_parser=call_parser)
+    typer.echo(f"{folder}: see its README.md")
+    if not check:
+        return
+    try:
+        found = check_export(folder, model_dir, kind, call_parser=call_parser, progress=progress)
+    except ConfigError as error:
+        typer.echo(f"not checked: {error}")
+        return
+    typer.echo(str(found))
+    if not found.like_measured:
+        raise typer.Exit(1)

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import ConfigError
-from ..failing import clean_errors
-from ..options import MODEL_PANEL, Debug, Endpoint, EndpointKey, Model, Quiet, Threshold, VerifierName, finite
+from ..options import Endpoint, EndpointKey, Model, Quiet, Threshold, VerifierName, arg, model_opt, opt
 
 if TYPE_CHECKING:
     from ...judging import LabelledRows
 
 Examples = Annotated[
     Path,
-    typer.Argument(
-        metavar="EXAMPLES",
-        help="A JSONL file of labelled examples: a rollout and a label, or prompt, answer, expected and a label.",
-        show_default=False,
+    arg(
+        "EXAMPLES",
+        "A JSONL file of labelled examples: a rollout and a label, or prompt, answer, expected and a label.",
+        default=False,
     ),
 ]
 
@@ -28,13 +27,9 @@ def check(
     examples: Examples,
     *,
     verifier: VerifierName,
-    min_kappa: Annotated[
-        float,
-        typer.Option("--min-kappa", min=-1.0, max=1.0, callback=finite, help="End with an error below this agreement."),
-    ] = 0.6,
+    min_kappa: Annotated[float, opt("--min-kappa", "End with an error below this agreement.", min=-1.0, max=1.0)] = 0.6,
     threshold: Threshold = 1.0,
-    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Examples judged at once.")] = 8,
-    debug: Debug = False,
+    concurrency: Annotated[int, opt("--concurrency", "Examples judged at once.", min=1)] = 8,
 ) -> None:
     """Measure how far a judge, or any other verifier, agrees with labelled examples.
 
@@ -45,74 +40,65 @@ def check(
     Examples:
       toolbake judge check labels.jsonl --verifier judges.py:polite
     """
-    with clean_errors(debug):
-        import anyio
+    import anyio
 
-        from ...errors import ToolbakeError
-        from ...judging import Judge, Ranked, labelled_examples, measure_agreement, measure_ranking
-        from ..process import printing_to_stderr, quiet_libraries
-        from ..sources import load_verifier
+    from ...errors import ToolbakeError
+    from ...judging import Judge, Ranked, labelled_examples, measure_agreement, measure_ranking
+    from ...process import printing_to_stderr
+    from ..sources import load_verifier
 
-        quiet_libraries()
-        judge, labelled = load_verifier(verifier), labelled_examples(examples)
+    judge, labelled = load_verifier(verifier), labelled_examples(examples)
 
-        async def measure() -> list[float | None]:
-            try:
-                with printing_to_stderr():
-                    found = await measure_agreement(judge, labelled, threshold=threshold, concurrency=concurrency)
-                typer.echo(str(found))
-                if not found.examples:
-                    why = next(iter(found.unscored.values()))
-                    raise ToolbakeError(f"the verifier gave no verdict on any of the {len(labelled)} examples: {why}")
-                if not isinstance(judge, Ranked):
-                    return [found.kappa]
-                with printing_to_stderr():
-                    ranking = await measure_ranking(judge, labelled, concurrency=concurrency)
-                typer.echo(f"\nthe ranking among them\n{ranking}")
-                return [found.kappa, ranking.kappa]
-            finally:
-                if isinstance(judge, Judge | Ranked):
-                    await judge.close()
+    async def measure() -> list[float | None]:
+        try:
+            with printing_to_stderr():
+                found = await measure_agreement(judge, labelled, threshold=threshold, concurrency=concurrency)
+            typer.echo(str(found))
+            if not found.examples:
+                why = next(iter(found.unscored.values()))
+                raise ToolbakeError(f"the verifier gave no verdict on any of the {len(labelled)} examples: {why}")
+            if not isinstance(judge, Ranked):
+                return [found.kappa]
+            with printing_to_stderr():
+                ranking = await measure_ranking(judge, labelled, concurrency=concurrency)
+            typer.echo(f"\nthe ranking among them\n{ranking}")
+            return [found.kappa, ranking.kappa]
+        finally:
+            if isinstance(judge, Judge | Ranked):
+                await judge.close()
 
-        for kappa in anyio.run(measure):
-            if kappa is None:
-                raise ToolbakeError(
-                    f"kappa is not defined, because no two different answers were given, so --min-kappa {min_kappa:g} "
-                    "cannot be checked; add examples of both labels"
-                )
-            if kappa < min_kappa:
-                raise ToolbakeError(f"the agreement (kappa {kappa:.2f}) is below --min-kappa {min_kappa:g}")
+    for kappa in anyio.run(measure):
+        if kappa is None:
+            raise ToolbakeError(
+                f"kappa is not defined, because no two different answers were given, so --min-kappa {min_kappa:g} "
+                "cannot be checked; add examples of both labels"
+            )
+        if kappa < min_kappa:
+            raise ToolbakeError(f"the agreement (kappa {kappa:.2f}) is below --min-kappa {min_kappa:g}")
 
 
-Rows = Annotated[Path, typer.Argument(metavar="ROWS", help="A .jsonl file of objects.", show_default=False)]
+Rows = Annotated[Path, arg("ROWS", "A .jsonl file of objects.", default=False)]
 Schema = Annotated[
     str,
-    typer.Option(
-        "--schema",
-        metavar="FILE|JSON",
-        help='The JSON Schema of an answer, as a file or as it is: \'{"enum": ["good", "bad"]}\'.',
-    ),
+    opt("--schema FILE|JSON", 'The JSON Schema of an answer, as a file or as it is: \'{"enum": ["good", "bad"]}\'.'),
 ]
 
 
 def label(
     rows: Rows,
     *,
-    instructions: Annotated[str, typer.Option("--instructions", metavar="TEXT", help="What is asked about each row.")],
+    instructions: Annotated[str, opt("--instructions TEXT", "What is asked about each row.")],
     schema: Schema,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The new file: each row with its answer.")],
-    name: Annotated[str, typer.Option("--name", metavar="FIELD", help="The field of the answer.")] = "label",
+    to: Annotated[Path, opt("--to FILE", "The new file: each row with its answer.")],
+    name: Annotated[str, opt("--name FIELD", "The field of the answer.")] = "label",
     model: Model = None,
     endpoint: Endpoint = None,
     api_key_env: EndpointKey = None,
     max_calls: Annotated[
-        int | None, typer.Option("--max-calls", min=1, show_default="no limit", help="The most questions to the model.")
+        int | None, opt("--max-calls", "The most questions to the model.", default="no limit", min=1)
     ] = None,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, rich_help_panel=MODEL_PANEL, help="Questions asked at once.")
-    ] = 16,
+    concurrency: Annotated[int, model_opt("--concurrency", "Questions asked at once.", min=1)] = 16,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Ask a model about each row of a file, and write the rows with its answers.
 
@@ -123,40 +109,38 @@ def label(
       toolbake judge label answers.jsonl --instructions "Is the answer polite?" --schema '{"enum": ["good", "bad"]}' \\
         --to labelled.jsonl --endpoint https://host/v1 --model large-1
     """
-    with clean_errors(debug):
-        import anyio
+    import anyio
 
-        from ...errors import ToolbakeError
-        from ...judging import Budget, label_rows
-        from ..options import progress_of
-        from ..process import printing_to_stderr, quiet_libraries
-        from ..sources import model_source
+    from ...errors import ToolbakeError
+    from ...judging import Budget, label_rows
+    from ...process import printing_to_stderr
+    from ..options import progress_of
+    from ..sources import model_source
 
-        quiet_libraries()
-        progress = progress_of(quiet)
-        source = model_source(model, endpoint, api_key_env, say=progress.say)
-        form = _schema(schema)
+    progress = progress_of(quiet)
+    source = model_source(model, endpoint, api_key_env, say=progress.say)
+    form = _schema(schema)
 
-        async def ask() -> LabelledRows:
-            return await label_rows(
-                rows,
-                to,
-                instructions=instructions,
-                schema=form,
-                model=source,
-                name=name,
-                budget=Budget(calls=max_calls),
-                concurrency=concurrency,
-                progress=progress,
-            )
+    async def ask() -> LabelledRows:
+        return await label_rows(
+            rows,
+            to,
+            instructions=instructions,
+            schema=form,
+            model=source,
+            name=name,
+            budget=Budget(calls=max_calls),
+            concurrency=concurrency,
+            progress=progress,
+        )
 
-        with printing_to_stderr():
-            found = anyio.run(ask)
-        typer.echo(str(found))
-        if found.failed:
-            raise ToolbakeError(
-                f"rows without an answer: {len(found.failed)}; they are left out, and the same command asks again"
-            )
+    with printing_to_stderr():
+        found = anyio.run(ask)
+    typer.echo(str(found))
+    if found.failed:
+        raise ToolbakeError(
+            f"rows without an answer: {len(found.failed)}; they are left out, and the same command asks again"
+        )
 
 
 def _schema(given: str) -> Any:

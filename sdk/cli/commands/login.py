@@ -6,21 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..failing import clean_errors
-from ..options import Debug, Tools
+from ..options import Tools, opt
 
 if TYPE_CHECKING:
     from mcp_bridge.sources.specs import HttpSpec
 
 Server = Annotated[
-    str | None,
-    typer.Option(
-        "--server", metavar="NAME", show_default="all of them", help="Log in with this server of the mcp.json alone."
-    ),
+    str | None, opt("--server NAME", "Log in with this server of the mcp.json alone.", default="all of them")
 ]
 
 
-def login(tools: Tools = None, *, server: Server = None, debug: Debug = False) -> None:
+def login(tools: Tools = None, *, server: Server = None) -> None:
     """Log in with the servers of an mcp.json that ask for it (OAuth), by your browser.
 
     The address is printed too, for where no browser opens. The tokens are kept in the system's keyring (with the extra
@@ -31,21 +27,18 @@ def login(tools: Tools = None, *, server: Server = None, debug: Debug = False) -
       toolbake login mcp.json --server stock
       toolbake login https://stock.example/mcp
     """
-    with clean_errors(debug):
-        import anyio
+    import anyio
 
-        from mcp_bridge.sessions.browser_redirect import log_in
+    from mcp_bridge.sessions.browser_redirect import log_in
 
-        from ...progress import Console
-        from ..process import quiet_libraries
-        from ..sources import tool_source
+    from ...progress import Console
+    from ..sources import tool_source
 
-        quiet_libraries()
-        console = Console()
-        for spec in _servers(tool_source(tools, None), server):
-            kept = anyio.run(log_in, spec, console.say)
-            asked = "it asks for no login" if kept is None else f"logged in; the tokens are kept in {kept}"
-            typer.echo(f"{spec.label}: {asked}")
+    console = Console()
+    for spec in _servers(tool_source(tools, None), server):
+        kept = anyio.run(log_in, spec, console.say)
+        asked = "it asks for no login" if kept is None else f"logged in; the tokens are kept in {kept}"
+        typer.echo(f"{spec.label}: {asked}")
 
 
 def _servers(source: Any, name: str | None) -> list[HttpSpec]:

@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..failing import RESUMABLE, clean_errors, require_no_failure
-from ..options import Debug
+from ..failing import RESUMABLE, require_no_failure, when_interrupted
+from ..options import opt
 
 if TYPE_CHECKING:
     from ...progress import Progress
-    from ...records import Rollout, Task
-    from ...rollouts.limits import Limits
-    from ...serving import Server
     from ...trainer.config import TrainConfig
     from ...trainer.pipeline import TrainResult
-    from ...verifiers import VerifierLike
 
 DEFAULT_FOLDER = Path("runs/quickstart")
 
@@ -29,46 +25,40 @@ HELPDESK = {"mcpServers": {"helpdesk": {"command": sys.executable, "args": ["-m"
 
 _Steps = Annotated[
     int | None,
-    typer.Option(
+    opt(
+        "--steps N",
+        "At most N steps of the warm start and of GRPO each, for a shorter try.",
+        default="as many as the report needs",
         min=1,
-        metavar="N",
-        show_default="as many as the report needs",
-        help="At most N steps of the warm start and of GRPO each, for a shorter try.",
     ),
 ]
 _Heldout = Annotated[
-    int | None, typer.Option(min=1, metavar="N", show_default="all", help="Measure on at most N of the held-out tasks.")
+    int | None, opt("--heldout N", "Measure on at most N of the held-out tasks.", default="all", min=1)
 ]
-_Prompts = Annotated[
-    int | None, typer.Option(min=1, metavar="N", show_default="8", help="Learn from at most N tasks in each step.")
-]
+_Prompts = Annotated[int | None, opt("--prompts N", "Learn from at most N tasks in each step.", default="8", min=1)]
 _Seed = Annotated[
     int | None,
-    typer.Option(
+    opt(
+        "--seed N",
+        "Another draw: the order of tasks and what is sampled. One run is one draw of many.",
+        default="0",
         min=0,
         max=2**32 - 1,
-        metavar="N",
-        show_default="0",
-        help="Another draw: the order of tasks and what is sampled. One run is one draw of many.",
     ),
 ]
 
 
 def quickstart(
     output_dir: Annotated[
-        Path,
-        typer.Option(
-            "--output-dir", metavar="FOLDER", help="Where everything of the run goes: rollouts, curve, model."
-        ),
+        Path, opt("--output-dir FOLDER", "Where everything of the run goes: rollouts, curve, model.")
     ] = DEFAULT_FOLDER,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over into a new folder beside the old one; nothing is deleted.")
+        bool, opt("--fresh", "Start over into a new folder beside the old one; nothing is deleted.")
     ] = False,
     steps: _Steps = None,
     heldout: _Heldout = None,
     prompts: _Prompts = None,
     seed: _Seed = None,
-    debug: Debug = False,
 ) -> None:
     """See the main job done, from an MCP server to a trained and served model, with nothing to download.
 
@@ -84,15 +74,15 @@ def quickstart(
     """
     folder = fresh_folder(output_dir) if fresh else output_dir
     asked = {"steps": steps, "heldout": heldout, "prompts": prompts, "seed": seed}
-    with clean_errors(debug, interrupted=_how_to_go_on(folder, asked) if fresh else RESUMABLE):
-        from mcp_bridge.extras import require_extra
+    when_interrupted(_how_to_go_on(folder, asked) if fresh else RESUMABLE)
+    from mcp_bridge.extras import require_extra
 
-        from ...errors import ConfigError
-        from ...progress import Console
-        from ..quickstart_options import quickstart_options
+    from ...errors import ConfigError
+    from ...progress import Console
+    from ..quickstart_options import quickstart_options
 
-        require_extra("quickstart", "toolbake quickstart", ConfigError)
-        _run(folder, quickstart_options(**asked), Console())
+    require_extra("quickstart", "toolbake quickstart", ConfigError)
+    _run(folder, quickstart_options(**asked), Console())
 
 
 def _how_to_go_on(folder: Path, asked: Mapping[str, int | None]) -> str:
@@ -102,56 +92,38 @@ def _how_to_go_on(folder: Path, asked: Mapping[str, int | None]) -> str:
 
 
 def _run(folder: Path, options: TrainConfig, progress: Progress) -> None:
-    from ..process import quiet_bars, quiet_libraries
+    from ...blocking import train
+    from ...process import quiet_bars
     from ..quickstart_options import quickstart_tasks, quickstart_verifier
-    from ..showing import show_result
+    from .train import show_result
 
-    quiet_libraries()
     tasks, verifier = quickstart_tasks(kept_aside=bool(options.evaluation.validation)), quickstart_verifier()
     result = finished_run(folder, options, tools=HELPDESK, prompts=tasks, verifier=verifier)
     if result is not None:
         progress.say(f"{folder} holds a finished quickstart, reported again; --fresh starts over into a new folder")
     else:
         quiet_bars()
-        result = _train(folder, options, tasks, verifier, progress)
+        result = train(HELPDESK, tasks, verifier, output_dir=folder, config=options, progress=progress)
     show_result(result)
     _ask(result, options, tasks, verifier, progress)
-
-
-def _train(
-    folder: Path, options: TrainConfig, tasks: list[dict[str, Any]], verifier: Any, progress: Progress
-) -> TrainResult:
-    from ...blocking import train
-
-    return train(HELPDESK, tasks, verifier, output_dir=folder, config=options, progress=progress)
 
 
 def _ask(
     result: TrainResult, options: TrainConfig, tasks: list[dict[str, Any]], verifier: Any, progress: Progress
 ) -> None:
     """Serve the tuned model and ask it the first held-out question that takes two calls."""
-    import anyio
-
+    from ...blocking import rollout
     from ...serving import serve
-    from ...tasks import load_tasks
     from ...transcript import rollout_text
 
-    asked = (t for t in tasks if t["tags"]["tier"] == "2" and t["tags"]["split"] == "heldout")
-    question = load_tasks([next(asked)])[0]
+    question = next(t for t in tasks if t["tags"]["tier"] == "2" and t["tags"]["split"] == "heldout")
     progress.say("serving the tuned model to ask it one held-out question")
     with serve(result.model_dir, port=0) as server:
-
-        async def ask() -> Any:
-            return await ask_served_model(server, HELPDESK, question, verifier, limits=options.limits)
-
-        rollout = anyio.run(ask)
-        typer.echo()
-        typer.echo(f"One held-out question to {server.url}/v1/chat/completions, model {server.model_name!r}:")
-        typer.echo()
-        typer.echo(rollout_text(rollout))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
+        model = {"base_url": f"{server.url}/v1", "model": server.model_name}
+        found = rollout(HELPDESK, question, model=model, verifier=verifier, limits=options.limits)
+        require_no_failure(found)
+        typer.echo(f"\nOne held-out question to {server.url}/v1/chat/completions, model {server.model_name!r}:\n")
+        typer.echo(rollout_text(found))
 
 
 def finished_run(
@@ -210,28 +182,3 @@ def fresh_folder(wanted: Path) -> Path:
         number += 1
         folder = wanted.with_name(f"{wanted.name}-{number}")
     return folder
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-async def ask_served_model(
-    server: Server, tools: Any, task: Task, verifier: VerifierLike, *, limits: Limits
-) -> Rollout:
-    """The conversation about `task` in a fresh world, as a client of the endpoint has it that keeps to its defaults.
-
-    Raises `ToolbakeError` where the endpoint or a tool broke.
-    """
-    from ...connecting import connect
-    from ...evaluation.measurement import NOT_SENT
-    from ...policies.endpoint import EndpointAgent
-    from ...policies.protocol import Sampling
-    from ...rollouts.engine import RolloutEngine
-    from ...rollouts.episode import Job
-
-    async with connect(tools, call_timeout_s=limits.call_timeout_s) as source:
-        async with EndpointAgent(f"{server.url}/v1", server.model_name, extra_body=NOT_SENT) as agent:
-            engine = RolloutEngine(agent=agent, source=source, verifier=verifier, limits=limits)
-            rollout = (await engine.run([Job(id=f"ask/{task.id}", task=task, seed=0)], sampling=Sampling()))[0]
-    require_no_failure(rollout)
-    return rollout

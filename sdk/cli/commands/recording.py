@@ -8,155 +8,115 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..failing import clean_errors
-from ..options import (
-    MODEL_PANEL,
-    AsJson,
-    Command,
-    ConnectTimeout,
-    Debug,
-    Endpoint,
-    EndpointKey,
-    Tools,
-    finite,
-    http_port,
-)
+from ..options import AsJson, Command, ConnectTimeout, Endpoint, EndpointKey, Tools, arg, http_port, model_opt, opt
 
 if TYPE_CHECKING:
     from sandboxes.divergence import DivergenceReport
 
 CassetteFile = Annotated[
     str,
-    typer.Option(
-        "--to",
-        metavar="FILE",
-        show_default=False,
-        help="The cassette, a .jsonl file. One that holds a recording of the same tools is gone on with.",
+    opt(
+        "--to FILE",
+        "The cassette, a .jsonl file. One that holds a recording of the same tools is gone on with.",
+        default=False,
     ),
 ]
 Port = Annotated[
     int | None, http_port("Serve clients at http://127.0.0.1:PORT/mcp, each with a session of its own, until Ctrl-C.")
 ]
 ServerName = Annotated[
-    str | None,
-    typer.Option(
-        "--server", metavar="NAME", show_default="the only one", help="Which server of an mcp.json with several."
-    ),
+    str | None, opt("--server NAME", "Which server of an mcp.json with several.", default="the only one")
 ]
 Scrub = Annotated[
     list[str] | None,
-    typer.Option(
-        "--scrub",
-        metavar="REGEX",
-        show_default="none",
-        help="Replace what this regular expression matches by ***, beside the secrets found without it. May be "
-        "given several times.",
+    opt(
+        "--scrub REGEX",
+        "Replace what this regular expression matches by ***, beside the secrets found without it. May be given "
+        "several times.",
+        default="none",
     ),
 ]
-Recording = Annotated[
-    str, typer.Argument(metavar="CASSETTE", show_default=False, help="A file that `toolbake record` wrote.")
-]
+Recording = Annotated[str, arg("CASSETTE", "A file that `toolbake record` wrote.", default=False)]
 ReplayPort = Annotated[
     int | None,
     http_port("Serve clients at http://127.0.0.1:PORT/mcp, each session with a world of its own, until Ctrl-C."),
 ]
 Unseen = Annotated[
     str,
-    typer.Option(
-        "--unseen",
-        metavar="error|nearest|model",
-        help="What comes back for a call that was never recorded: an error, the answer to the nearest recorded call, "
-        "or what the model behind --endpoint makes up.",
+    opt(
+        "--unseen error|nearest|model",
+        "What comes back for a call that was never recorded: an error, the answer to the nearest recorded call, or "
+        "what the model behind --endpoint makes up.",
     ),
 ]
 NearestAtLeast = Annotated[
-    float,
-    typer.Option(
-        "--nearest-at-least", min=0.0, max=1.0, callback=finite, help="How near a call must be for --unseen nearest."
-    ),
+    float, opt("--nearest-at-least", "How near a call must be for --unseen nearest.", min=0.0, max=1.0)
 ]
 Reads = Annotated[
     list[str] | None,
-    typer.Option(
-        "--reads",
-        metavar="TOOL",
-        show_default="those that say so",
-        help="A tool that only reads, whatever it says of itself; may hold * and ?. May be given several times.",
+    opt(
+        "--reads TOOL",
+        "A tool that only reads, whatever it says of itself; may hold * and ?. May be given several times.",
+        default="those that say so",
     ),
 ]
 Writes = Annotated[
     list[str] | None,
-    typer.Option(
-        "--writes",
-        metavar="TOOL",
-        show_default="those that do not say that they only read",
-        help="A tool that changes something, whatever it says of itself; may hold * and ?. May be given several times.",
+    opt(
+        "--writes TOOL",
+        "A tool that changes something, whatever it says of itself; may hold * and ?. May be given several times.",
+        default="those that do not say that they only read",
     ),
 ]
 ErrorsChange = Annotated[
-    bool, typer.Option("--errors-change", help="Calls that came back with an error may have changed something, too.")
+    bool, opt("--errors-change", "Calls that came back with an error may have changed something, too.")
 ]
-SimulatingModel = Annotated[
-    str | None,
-    typer.Option(
-        "--model",
-        metavar="NAME",
-        show_default="none",
-        rich_help_panel=MODEL_PANEL,
-        help="The model's name at --endpoint.",
-    ),
-]
+SimulatingModel = Annotated[str | None, model_opt("--model NAME", "The model's name at --endpoint.", default="none")]
 Twin = Annotated[
     str | None,
-    typer.Argument(
-        metavar="TWIN",
-        show_default="for each session, the recorded twin of the others",
-        help="What is compared with it: a Python object, file.py:name (a sandbox, functions), an mcp.json, or the "
-        "URL of a server.",
+    arg(
+        "TWIN",
+        "What is compared with it: a Python object, file.py:name (a sandbox, functions), an mcp.json, or the URL of a "
+        "server.",
+        default="for each session, the recorded twin of the others",
     ),
 ]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option(
-        "--ignore",
-        metavar="PATH",
-        show_default="none",
-        help="A path in results that is not compared, such as '**.updated_at' (anywhere) or "
+    opt(
+        "--ignore PATH",
+        "A path in results that is not compared, such as '**.updated_at' (anywhere) or "
         "'get_order:structured.items.*.price' (of one tool). May be given several times.",
+        default="none",
     ),
 ]
 IgnoreText = Annotated[
     list[str] | None,
-    typer.Option(
-        "--ignore-text",
-        metavar="REGEX",
-        show_default="none",
-        help="What this regular expression matches in texts counts as equal. May be given several times.",
+    opt(
+        "--ignore-text REGEX",
+        "What this regular expression matches in texts counts as equal. May be given several times.",
+        default="none",
     ),
 ]
 KeepIds = Annotated[
-    bool,
-    typer.Option("--keep-ids", help="Compare identifiers as they are, also those that a session has created itself."),
+    bool, opt("--keep-ids", "Compare identifiers as they are, also those that a session has created itself.")
 ]
 AtLeast = Annotated[
     float | None,
-    typer.Option(
-        "--at-least",
-        metavar="SHARE",
+    opt(
+        "--at-least SHARE",
+        "The share of results that must agree for exit code 0.",
+        default="all results, errors and schemas",
         min=0.0,
         max=1.0,
-        callback=finite,
-        show_default="all results, errors and schemas",
-        help="The share of results that must agree for exit code 0.",
     ),
 ]
 JsonFile = Annotated[
     str | None,
-    typer.Option(
-        "--json-to",
-        metavar="FILE",
-        show_default="none",
-        help="Write the whole report as JSON, with every difference, into a file that is new or an older report.",
+    opt(
+        "--json-to FILE",
+        "Write the whole report as JSON, with every difference, into a file that is new or an older report.",
+        default="none",
     ),
 ]
 
@@ -197,7 +157,6 @@ def record(
     server: ServerName = None,
     scrub: Scrub = None,
     connect_timeout: ConnectTimeout = 120.0,
-    debug: Debug = False,
 ) -> None:
     """Record a real MCP server while any MCP client uses it.
 
@@ -214,26 +173,25 @@ def record(
       toolbake record --command 'npx server-filesystem notes' --to files.jsonl --scrub '/tmp/[^/"]+'
       toolbake record https://orders.example/mcp --to orders.jsonl --http 8765
     """
-    with clean_errors(debug):
-        import anyio
+    import anyio
 
-        from sandboxes.recorded.recorder import serve_recorder
+    from sandboxes.recorded.recorder import serve_recorder
 
-        from ..sources import tool_source
+    from ..sources import tool_source
 
-        source = tool_source(tools, command)
+    source = tool_source(tools, command)
 
-        anyio.run(
-            lambda: serve_recorder(
-                source,
-                to,
-                port=http,
-                server=server,
-                scrub=tuple(scrub or ()),
-                connect_timeout_s=connect_timeout,
-                say=_say,
-            )
+    anyio.run(
+        lambda: serve_recorder(
+            source,
+            to,
+            port=http,
+            server=server,
+            scrub=tuple(scrub or ()),
+            connect_timeout_s=connect_timeout,
+            say=_say,
         )
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -251,7 +209,6 @@ def replay(
     endpoint: Endpoint = None,
     model: SimulatingModel = None,
     api_key_env: EndpointKey = None,
-    debug: Debug = False,
 ) -> None:
     """Serve a recording as an MCP server, for any MCP client, without the real one.
 
@@ -264,20 +221,19 @@ def replay(
       toolbake replay orders.jsonl --http 8765 --unseen nearest --reads 'get_*'
       toolbake replay orders.jsonl --unseen model --endpoint http://127.0.0.1:8000/v1 --model Qwen/Qwen3-4B
     """
-    with clean_errors(debug):
-        import anyio
+    import anyio
 
-        from sandboxes.recorded import RecordedTwin, serve_replay
+    from sandboxes.recorded import RecordedTwin, serve_replay
 
-        twin = RecordedTwin(
-            cassette,
-            unseen=unseen_policy(unseen, model, endpoint, api_key_env, say=_say),
-            reads=tuple(reads or ()),
-            writes=tuple(writes or ()),
-            errors_change=errors_change,
-            nearest_at_least=nearest_at_least,
-        )
-        anyio.run(lambda: serve_replay(twin, port=http, say=_say))
+    twin = RecordedTwin(
+        cassette,
+        unseen=unseen_policy(unseen, model, endpoint, api_key_env, say=_say),
+        reads=tuple(reads or ()),
+        writes=tuple(writes or ()),
+        errors_change=errors_change,
+        nearest_at_least=nearest_at_least,
+    )
+    anyio.run(lambda: serve_replay(twin, port=http, say=_say))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -297,7 +253,6 @@ def divergence(
     as_json: AsJson = False,
     json_file: JsonFile = None,
     connect_timeout: ConnectTimeout = 120.0,
-    debug: Debug = False,
 ) -> None:
     """Replay recorded real sessions against a twin, and report tool by tool how often it answers the same.
 
@@ -315,23 +270,21 @@ def divergence(
       toolbake divergence orders.jsonl twin.py:orders --ignore '**.updated_at'
       toolbake divergence files.jsonl --command 'npx server-filesystem notes' --json-to report.json
     """
-    with clean_errors(debug):
-        from ...traces.atomic_files import write_bytes
-        from ..process import printing_to_stderr, quiet_libraries
+    from ...process import printing_to_stderr
+    from ...traces.atomic_files import write_bytes
 
-        quiet_libraries()
-        how: dict[str, Any] = {"ignore": ignore or [], "ignore_text": ignore_text or [], "map_ids": not keep_ids}
-        if json_file is not None:
-            _require_replaceable(Path(json_file))
-        with printing_to_stderr():
-            report = _compared(cassette, twin, command, connect_timeout, how)
-        text = report.to_json() + "\n" if as_json else report.to_markdown()
-        typer.echo(text, nl=False)  # first: a file that cannot be written does not cost the report
-        if json_file is not None:
-            write_bytes(Path(json_file), f"{report.to_json()}\n".encode())
-        agrees = report.agrees if at_least is None else report.agreement >= at_least
-        if not agrees:
-            raise typer.Exit(DIVERGES)
+    how: dict[str, Any] = {"ignore": ignore or [], "ignore_text": ignore_text or [], "map_ids": not keep_ids}
+    if json_file is not None:
+        _require_replaceable(Path(json_file))
+    with printing_to_stderr():
+        report = _compared(cassette, twin, command, connect_timeout, how)
+    text = report.to_json() + "\n" if as_json else report.to_markdown()
+    typer.echo(text, nl=False)  # first: a file that cannot be written does not cost the report
+    if json_file is not None:
+        write_bytes(Path(json_file), f"{report.to_json()}\n".encode())
+    agrees = report.agrees if at_least is None else report.agreement >= at_least
+    if not agrees:
+        raise typer.Exit(DIVERGES)
 
 
 def _require_replaceable(path: Path) -> None:

@@ -11,27 +11,20 @@ from mcp_bridge.safe_text import and_more
 
 from ...errors import ConfigError
 from .. import options
-from ..failing import clean_errors
 
 TaskFile = Annotated[
     str | None,
-    typer.Option(
-        "--tasks",
-        metavar="FILE",
-        show_default="none",
-        help="Take the task from a file of tasks, with its setup and what is expected, in place of PROMPT.",
+    options.opt(
+        "--tasks FILE",
+        "Take the task from a file of tasks, with its setup and what is expected, in place of PROMPT.",
+        default="none",
     ),
 ]
-TaskId = Annotated[
-    str | None, typer.Option("--task-id", metavar="ID", show_default="the first", help="Which task of the file.")
-]
+TaskId = Annotated[str | None, options.opt("--task-id ID", "Which task of the file.", default="the first")]
 Verdicts = Annotated[
-    str | None,
-    typer.Option("--verifier", metavar="FILE.py:NAME|expected", show_default="none", help="Show its verdict, too."),
+    str | None, options.opt("--verifier FILE.py:NAME|expected", "Show its verdict, too.", default="none")
 ]
-Prompt = Annotated[
-    str | None, typer.Argument(metavar="PROMPT", show_default=False, help="What the user asks for, in quotes.")
-]
+Prompt = Annotated[str | None, options.arg("PROMPT", "What the user asks for, in quotes.", default=False)]
 
 
 def rollout(
@@ -55,7 +48,6 @@ def rollout(
     seed: options.Seed = 0,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
-    debug: options.Debug = False,
 ) -> None:
     """Have one conversation and read it: what was asked, which tools were called, what came back, the verdict.
 
@@ -66,48 +58,46 @@ def rollout(
       toolbake rollout mcp.json 'Where is order 4417?'
       toolbake rollout mcp.json --tasks tasks.jsonl --task-id refund-3 --verifier checks.py:verify
     """
-    with clean_errors(debug):
-        from ...transcript import rollout_text
-        from ..failing import require_no_failure
-        from ..process import printing_to_stderr, quiet_libraries
-        from ..sources import (
-            agent_source,
-            load_handlers,
-            load_verifier,
-            model_source,
-            place_arguments,
-            tool_source,
-            user_source,
-        )
+    from ...process import printing_to_stderr
+    from ...transcript import rollout_text
+    from ..failing import require_no_failure
+    from ..sources import (
+        agent_source,
+        load_handlers,
+        load_verifier,
+        model_source,
+        place_arguments,
+        tool_source,
+        user_source,
+    )
 
-        quiet_libraries()
-        progress = options.progress_of(quiet)
-        bounds = options.limits(limit or [])
-        policy = model_source(model, endpoint, api_key_env, say=progress.say)
-        tools, prompt = place_arguments(tools, prompt, command)
-        source = tool_source(tools, command)
-        asked = load_handlers(handlers)
-        task = _task(prompt, tasks, task_id)
-        judge = load_verifier(verifier, [task]) if verifier is not None else None
+    progress = options.progress_of(quiet)
+    bounds = options.limits(limit or [])
+    policy = model_source(model, endpoint, api_key_env, say=progress.say)
+    tools, prompt = place_arguments(tools, prompt, command)
+    source = tool_source(tools, command)
+    asked = load_handlers(handlers)
+    task = _task(prompt, tasks, task_id)
+    judge = load_verifier(verifier, [task]) if verifier is not None else None
 
-        from ...blocking import rollout
+    from ...blocking import rollout
 
-        progress.say(f"asking {model or 'the embedded SmolLM2-135M-Instruct'}")
-        how = {
-            "limits": bounds,
-            "agent": agent_source(agent),
-            "user_model": user_source(user_model, user_key),
-            "handlers": asked,
-            "connect_timeout_s": connect_timeout,
-        }
-        how |= {"temperature": temperature, "seed": seed}
-        with printing_to_stderr():
-            found = rollout(source, task, model=policy, verifier=judge, **how)
-        if as_json:
-            typer.echo(found.model_copy(update={"rows": []}).model_dump_json(indent=2))
-        else:
-            typer.echo(rollout_text(found))
-        require_no_failure(found)
+    progress.say(f"asking {model or 'the embedded SmolLM2-135M-Instruct'}")
+    how = {
+        "limits": bounds,
+        "agent": agent_source(agent),
+        "user_model": user_source(user_model, user_key),
+        "handlers": asked,
+        "connect_timeout_s": connect_timeout,
+    }
+    how |= {"temperature": temperature, "seed": seed}
+    with printing_to_stderr():
+        found = rollout(source, task, model=policy, verifier=judge, **how)
+    if as_json:
+        typer.echo(found.model_copy(update={"rows": []}).model_dump_json(indent=2))
+    else:
+        typer.echo(rollout_text(found))
+    require_no_failure(found)
 
 
 def _task(prompt: str | None, tasks: str | None, task_id: str | None) -> Any:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from ..failing import clean_errors
-from ..options import CallParser, ClientsKey, Debug, Host, finite
+from ..options import CallParser, ClientsKey, Host, arg, opt
 
 if TYPE_CHECKING:
     from ...serving import Server
@@ -29,74 +28,68 @@ _DRAIN_S = 30.0
 
 ShownTools = Annotated[
     str | None,
-    typer.Option(
-        "--tool-prompt",
-        metavar="full|names|none",
-        show_default="as the model was trained",
-        help="How much of the tools that clients send the model's prompt shows: full schemas, names only, or "
-        "nothing. Tools that it was not trained on need full.",
+    opt(
+        "--tool-prompt full|names|none",
+        "How much of the tools that clients send the model's prompt shows: full schemas, names only, or nothing. "
+        "Tools that it was not trained on need full.",
+        default="as the model was trained",
     ),
 ]
 
 
 Temperature = Annotated[
     float | None,
-    typer.Option(
+    opt(
         "--temperature",
+        "The temperature where a request sets none; 0 takes the most likely token.",
+        default="as the model was measured, else 1.0",
         min=0.0,
         max=2.0,
-        callback=finite,
-        show_default="as the model was measured, else 1.0",
-        help="The temperature where a request sets none; 0 takes the most likely token.",
     ),
 ]
 MaxTokens = Annotated[
     int | None,
-    typer.Option(
+    opt(
         "--default-max-tokens",
+        "The most new tokens of an answer where a request sets no limit.",
+        default="as the model was measured, else 1024",
         min=1,
-        show_default="as the model was measured, else 1024",
-        help="The most new tokens of an answer where a request sets no limit.",
     ),
 ]
 MaxWaiting = Annotated[
     int,
-    typer.Option(
+    opt(
         "--max-waiting",
+        "How many answers may be without a first token at once; a request beyond that gets 429 with Retry-After.",
         min=1,
-        help="How many answers may be without a first token at once; a request beyond that gets 429 with Retry-After.",
     ),
 ]
 DrainSeconds = Annotated[
     float,
-    typer.Option(
+    opt(
         "--drain-seconds",
+        "How long requests in flight may take after SIGTERM or Ctrl-C; /ready says 503 meanwhile.",
         min=0.0,
-        callback=finite,
-        help="How long requests in flight may take after SIGTERM or Ctrl-C; /ready says 503 meanwhile.",
     ),
 ]
 LogFormatName = Annotated[
-    str,
-    typer.Option("--log-format", metavar="text|json", help="How requests, warnings and errors are logged, on stderr."),
+    str, opt("--log-format text|json", "How requests, warnings and errors are logged, on stderr.")
 ]
 EngineName = Annotated[
     str | None,
-    typer.Option(
-        "--engine",
-        metavar="vllm|embedded",
-        show_default="vllm where there is a GPU and vLLM, else embedded",
-        help="What computes the answers. vLLM is taken from the environment whose Python TOOLBAKE_VLLM_PYTHON names, "
-        "or from this one.",
+    opt(
+        "--engine vllm|embedded",
+        "What computes the answers. vLLM is taken from the environment whose Python TOOLBAKE_VLLM_PYTHON names, or "
+        "from this one.",
+        default="vllm where there is a GPU and vLLM, else embedded",
     ),
 ]
 
 VllmArguments = Annotated[
     list[str] | None,
-    typer.Option(
-        "--vllm-arg",
-        metavar="--NAME=VALUE",
-        help="An argument to hand on to `vllm serve`, such as --vllm-arg=--tensor-parallel-size=2. Repeat it for more.",
+    opt(
+        "--vllm-arg --NAME=VALUE",
+        "An argument to hand on to `vllm serve`, such as --vllm-arg=--tensor-parallel-size=2. Repeat it for more.",
     ),
 ]
 
@@ -104,14 +97,14 @@ VllmArguments = Annotated[
 def serve(
     model_dir: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RUN|MODEL_DIR",
-            show_default="the embedded SmolLM2-135M-Instruct",
-            help="The folder of a run of train, a model folder, or a name on the hub.",
+        arg(
+            "RUN|MODEL_DIR",
+            "The folder of a run of train, a model folder, or a name on the hub.",
+            default="the embedded SmolLM2-135M-Instruct",
         ),
     ] = None,
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any free one.")] = 8000,
+    port: Annotated[int, opt("--port", "The port; 0 takes any free one.", min=0, max=65535)] = 8000,
     api_key_env: ClientsKey = None,
     tool_prompt: ShownTools = None,
     temperature: Temperature = None,
@@ -122,7 +115,6 @@ def serve(
     engine: EngineName = None,
     call_parser: CallParser = None,
     vllm_arg: VllmArguments = None,
-    debug: Debug = False,
 ) -> None:
     """Serve a model over HTTP, for anything that speaks OpenAI's chat API.
 
@@ -135,62 +127,60 @@ def serve(
       toolbake serve runs/desk --engine vllm
       DESK_KEY=... toolbake serve runs/desk --host 0.0.0.0 --port 8080 --api-key-env DESK_KEY
     """
-    with clean_errors(debug):
-        from ...errors import ConfigError
-        from ...progress import Console
-        from ...serving import serve
-        from ...serving.request_log import LOG_FORMATS, logging_to_stderr
-        from ...serving.vllm_server import ENGINES, default_engine, serve_with_vllm
-        from ..process import keep_loaded_objects, quiet_libraries
-        from ..sources import key_from
+    from ...errors import ConfigError
+    from ...process import keep_loaded_objects
+    from ...progress import Console
+    from ...serving import serve
+    from ...serving.request_log import LOG_FORMATS, logging_to_stderr
+    from ...serving.vllm_server import ENGINES, default_engine, serve_with_vllm
+    from ..sources import key_from
 
-        if log_format not in LOG_FORMATS:
-            raise ConfigError(f"--log-format is {log_format!r}; give one of {', '.join(LOG_FORMATS)}")
-        if engine is not None and engine not in ENGINES:
-            raise ConfigError(f"--engine is {engine!r}; give one of {', '.join(ENGINES)}")
-        quiet_libraries()
-        key = key_from(api_key_env) if api_key_env is not None else None
-        progress = Console()
-        progress.say(f"loading {model_dir or 'the embedded SmolLM2-135M-Instruct'}")
-        how: dict[str, Any] = {"temperature": temperature, "default_max_tokens": default_max_tokens}
-        how |= {"tool_prompt": tool_prompt, "drain_seconds": drain_seconds}
-        start: Callable[..., Server | VllmServer] = serve
-        if (engine or default_engine()) == "vllm":
-            idle = [
-                option
-                for option, value, usual in (
-                    ("--max-waiting", max_waiting, _MAX_WAITING),
-                    ("--log-format", log_format, "text"),
-                )
-                if value != usual
-            ]
-            if idle:
-                raise ConfigError(f"{idle[0]} does nothing for vLLM; take it out, or add --engine embedded")
-            start, how["call_parser"], how["progress"] = serve_with_vllm, call_parser, progress
-            how["arguments"] = tuple(vllm_arg or ())
-        elif of_vllm := [
+    if log_format not in LOG_FORMATS:
+        raise ConfigError(f"--log-format is {log_format!r}; give one of {', '.join(LOG_FORMATS)}")
+    if engine is not None and engine not in ENGINES:
+        raise ConfigError(f"--engine is {engine!r}; give one of {', '.join(ENGINES)}")
+    key = key_from(api_key_env) if api_key_env is not None else None
+    progress = Console()
+    progress.say(f"loading {model_dir or 'the embedded SmolLM2-135M-Instruct'}")
+    how: dict[str, Any] = {"temperature": temperature, "default_max_tokens": default_max_tokens}
+    how |= {"tool_prompt": tool_prompt, "drain_seconds": drain_seconds}
+    start: Callable[..., Server | VllmServer] = serve
+    if (engine or default_engine()) == "vllm":
+        idle = [
             option
-            for option, value in (("--tool-call-parser", call_parser), ("--vllm-arg", vllm_arg or None))
-            if value is not None
-        ]:
-            raise ConfigError(f"{of_vllm[0]} does nothing for the embedded engine; take it out")
-        else:
-            how["max_waiting"] = max_waiting
-        with (
-            logging_to_stderr(cast(Any, log_format)),
-            start(model_dir, host=host, port=port, api_key=key, **how) as server,
-            _reloaded_by_sighup(server),
-        ):
-            keep_loaded_objects()
-            used = server.defaults
-            typer.echo(f"{server.model_name} is served at {server.url}/v1 (Ctrl-C ends it). Try it:\n")
-            typer.echo(curl_example(server.url, server.model_name, api_key_env if key else None, used.temperature))
-            typer.echo(
-                f"\nA request that does not set them gets temperature {used.temperature:g}, top_p {used.top_p:g} and "
-                f"at most {used.max_tokens} new tokens."
+            for option, value, usual in (
+                ("--max-waiting", max_waiting, _MAX_WAITING),
+                ("--log-format", log_format, "text"),
             )
-            server.wait()
-        progress.say("stopped")
+            if value != usual
+        ]
+        if idle:
+            raise ConfigError(f"{idle[0]} does nothing for vLLM; take it out, or add --engine embedded")
+        start, how["call_parser"], how["progress"] = serve_with_vllm, call_parser, progress
+        how["arguments"] = tuple(vllm_arg or ())
+    elif of_vllm := [
+        option
+        for option, value in (("--tool-call-parser", call_parser), ("--vllm-arg", vllm_arg or None))
+        if value is not None
+    ]:
+        raise ConfigError(f"{of_vllm[0]} does nothing for the embedded engine; take it out")
+    else:
+        how["max_waiting"] = max_waiting
+    with (
+        logging_to_stderr(cast(Any, log_format)),
+        start(model_dir, host=host, port=port, api_key=key, **how) as server,
+        _reloaded_by_sighup(server),
+    ):
+        keep_loaded_objects()
+        used = server.defaults
+        typer.echo(f"{server.model_name} is served at {server.url}/v1 (Ctrl-C ends it). Try it:\n")
+        typer.echo(curl_example(server.url, server.model_name, api_key_env if key else None, used.temperature))
+        typer.echo(
+            f"\nA request that does not set them gets temperature {used.temperature:g}, top_p {used.top_p:g} and "
+            f"at most {used.max_tokens} new tokens."
+        )
+        server.wait()
+    progress.say("stopped")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`toolbake synthesize`: tasks made from tools, and edited ones checked."""
+"""`toolbake synthesize` and `toolbake solve`: tasks made from tools or from requests, and edited ones checked."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ...errors import ConfigError
-from ..failing import RESUMABLE, as_options, clean_errors
+from ..failing import RESUMABLE, as_options, when_interrupted
 from ..options import (
     AsJson,
     Command,
     ConnectTimeout,
-    Debug,
     LimitSettings,
     Quiet,
     Seed,
     Tools,
     limits,
+    named_values,
+    opt,
     progress_of,
 )
 
@@ -33,82 +34,62 @@ _MODELS = (
 
 To = Annotated[
     Path | None,
-    typer.Option(
-        "--to",
-        metavar="FILE.jsonl",
-        show_default="none: give it, or --check",
-        help="Where the tasks are written. The same command again goes on from what stands beside it.",
+    opt(
+        "--to FILE.jsonl",
+        "Where the tasks are written. The same command again goes on from what stands beside it.",
+        default="none: give it, or --check",
     ),
 ]
 Check = Annotated[
     Path | None,
-    typer.Option(
-        "--check",
-        metavar="FILE",
-        show_default="none: tasks are made",
-        help="Make nothing: play the tasks in this file again, as people have edited them, and name every problem with "
-        "its line and its fix.",
+    opt(
+        "--check FILE",
+        "Make nothing: play the tasks in this file again, as people have edited them, and name every problem with its "
+        "line and its fix.",
+        default="none: tasks are made",
     ),
 ]
-Count = Annotated[int, typer.Option("--count", "-n", min=1, help="How many tasks.")]
-MaxCalls = Annotated[int, typer.Option("--max-calls", min=1, help="The most calls of a right solution.")]
+Count = Annotated[int, opt("--count,-n", "How many tasks.", min=1)]
+MaxCalls = Annotated[int, opt("--max-calls", "The most calls of a right solution.", min=1)]
 Setups = Annotated[
     list[str] | None,
-    typer.Option(
-        "--setup",
-        metavar="JSON",
-        show_default='{"seed": 1} to {"seed": 24}',
-        help="A world to make tasks in, such as '{\"seed\": 7}'. May be given several times.",
+    opt(
+        "--setup JSON",
+        "A world to make tasks in, such as '{\"seed\": 7}'. May be given several times.",
+        default='{"seed": 1} to {"seed": 24}',
     ),
 ]
 PhraseTexts = Annotated[
     list[str] | None,
-    typer.Option(
-        "--phrase",
-        metavar="TOOL=TEXT",
-        show_default="templates",
-        help="How people ask for a tool, such as 'book=Book {room} for {person} on {day}'; for one that only reads, "
-        "what it returns: 'find_slots=the free slots of {room}'. May be given several times.",
+    opt(
+        "--phrase TOOL=TEXT",
+        "How people ask for a tool, such as 'book=Book {room} for {person} on {day}'; for one that only reads, what "
+        "it returns: 'find_slots=the free slots of {room}'. May be given several times.",
+        default="templates",
     ),
 ]
-Writer = Annotated[
-    str | None,
-    typer.Option(
-        "--writer", metavar="MODEL", show_default="none: templates", help=f"Who words the requests: {_MODELS}."
-    ),
-]
-WriterKey = Annotated[
-    str | None,
-    typer.Option("--writer-key", metavar="VARIABLE", show_default="none", help="The variable with its endpoint's key."),
-]
+Writer = Annotated[str | None, opt("--writer MODEL", f"Who words the requests: {_MODELS}.", default="none: templates")]
+WriterKey = Annotated[str | None, opt("--writer-key VARIABLE", "The variable with its endpoint's key.", default="none")]
 Policy = Annotated[
     str | None,
-    typer.Option(
-        "--policy",
-        metavar="MODEL",
-        show_default="none: rules alone",
-        help=f"Who tries every task, to find ambiguous ones and to measure difficulty: {_MODELS}.",
+    opt(
+        "--policy MODEL",
+        f"Who tries every task, to find ambiguous ones and to measure difficulty: {_MODELS}.",
+        default="none: rules alone",
     ),
 ]
-PolicyKey = Annotated[
-    str | None,
-    typer.Option("--policy-key", metavar="VARIABLE", show_default="none", help="The variable with its endpoint's key."),
-]
-Attempts = Annotated[int, typer.Option("--attempts", min=1, help="How often the policy tries each task.")]
+PolicyKey = Annotated[str | None, opt("--policy-key VARIABLE", "The variable with its endpoint's key.", default="none")]
+Attempts = Annotated[int, opt("--attempts", "How often the policy tries each task.", min=1)]
 Difficulty = Annotated[
     str | None,
-    typer.Option(
-        "--difficulty",
-        metavar="LOW,HIGH",
-        show_default="any",
-        help="Keep tasks whose share of right attempts lies between these, such as 0.1,0.9.",
+    opt(
+        "--difficulty LOW,HIGH",
+        "Keep tasks whose share of right attempts lies between these, such as 0.1,0.9.",
+        default="any",
     ),
 ]
 HoldBack = Annotated[
-    int,
-    typer.Option(
-        "--hold-back", min=0, help="So many values are missing in each request; its user tells them when asked."
-    ),
+    int, opt("--hold-back", "So many values are missing in each request; its user tells them when asked.", min=0)
 ]
 
 
@@ -125,20 +106,6 @@ def _setups(given: Sequence[str] | None) -> list[dict[str, Any]] | None:
         if not isinstance(setup, dict):
             raise ConfigError(f"--setup is {text!r}; it must be an object, such as {_EXAMPLE}")
         found.append(setup)
-    return found or None
-
-
-def _phrases(given: Sequence[str] | None) -> dict[str, str] | None:
-    """Tool to phrase. Raises `ConfigError`."""
-    found: dict[str, str] = {}
-    for text in given or []:
-        tool, is_given, phrase = text.partition("=")
-        if not is_given or not tool.strip() or tool.strip() in found:
-            why = "names its tool a second time" if tool.strip() in found else "has no tool before a ="
-            raise ConfigError(
-                f"--phrase is {text!r}, which {why}; write for example 'book=Book {{room}} for {{person}}'"
-            )
-        found[tool.strip()] = phrase
     return found or None
 
 
@@ -181,7 +148,6 @@ def synthesize(
     connect_timeout: ConnectTimeout = 120.0,
     as_json: AsJson = False,
     quiet: Quiet = False,
-    debug: Debug = False,
 ) -> None:
     """Make tasks for your tools, with gold answers that are right by construction, or check edited ones.
 
@@ -197,51 +163,50 @@ def synthesize(
       toolbake synthesize mcp.json --check tasks.jsonl
       toolbake synthesize twin.py:orders --to hard.jsonl --policy runs/first/model --difficulty 0.1,0.9
     """
-    with clean_errors(debug, interrupted=RESUMABLE):
-        if (to is None) == (check is None):
-            given = "both" if to is not None else "neither"
-            raise ConfigError(f"give --to FILE to make tasks or --check FILE to check some; this has {given}")
-        from ..process import printing_to_stderr, quiet_libraries
-        from ..sources import second_model, tool_source
+    when_interrupted(RESUMABLE)
+    if (to is None) == (check is None):
+        given = "both" if to is not None else "neither"
+        raise ConfigError(f"give --to FILE to make tasks or --check FILE to check some; this has {given}")
+    from ...process import printing_to_stderr
+    from ..sources import second_model, tool_source
 
-        quiet_libraries()
-        progress = progress_of(quiet)
-        if check is not None:
-            _check(tool_source(tools, command), check, connect_timeout, progress, as_json=as_json)
-            return
-        how: dict[str, Any] = {
-            "to": to,
-            "setups": _setups(setup),
-            "max_calls": max_calls,
-            "phrases": _phrases(phrase),
-            "writer": second_model(writer, writer_key, "--writer", "--writer-key"),
-            "policy": second_model(policy, policy_key, "--policy", "--policy-key"),
-            "attempts": attempts,
-            "difficulty": _difficulty(difficulty),
-            "hold_back": hold_back,
-            "limits": limits(limit or []),
-            "connect_timeout_s": connect_timeout,
-            "seed": seed,
-        }
-        source = tool_source(tools, command)
+    progress = progress_of(quiet)
+    if check is not None:
+        _check(tool_source(tools, command), check, connect_timeout, progress, as_json=as_json)
+        return
+    how: dict[str, Any] = {
+        "to": to,
+        "setups": _setups(setup),
+        "max_calls": max_calls,
+        "phrases": named_values(phrase, "--phrase") or None,
+        "writer": second_model(writer, writer_key, "--writer", "--writer-key"),
+        "policy": second_model(policy, policy_key, "--policy", "--policy-key"),
+        "attempts": attempts,
+        "difficulty": _difficulty(difficulty),
+        "hold_back": hold_back,
+        "limits": limits(limit or []),
+        "connect_timeout_s": connect_timeout,
+        "seed": seed,
+    }
+    source = tool_source(tools, command)
 
-        from ...blocking import synthesize
+    from ...blocking import synthesize
 
-        with printing_to_stderr():
-            made = synthesize(source, count, progress=progress, **how)
-        if not made.tasks:
-            raise ConfigError(str(made))
-        if not as_json:
-            typer.echo(as_options(str(made)))
-            return
-        told: dict[str, Any] = {"tasks": len(made.tasks), "wanted": made.wanted, "attempts": made.attempts}
-        told |= {"left_out": dict(made.left_out), "unused_tools": dict(made.unused_tools)}
-        typer.echo(json.dumps({"path": str(made.path), **told}, indent=2, ensure_ascii=False))
+    with printing_to_stderr():
+        made = synthesize(source, count, progress=progress, **how)
+    if not made.tasks:
+        raise ConfigError(str(made))
+    if not as_json:
+        typer.echo(as_options(str(made)))
+        return
+    told: dict[str, Any] = {"tasks": len(made.tasks), "wanted": made.wanted, "attempts": made.attempts}
+    told |= {"left_out": dict(made.left_out), "unused_tools": dict(made.unused_tools)}
+    typer.echo(json.dumps({"path": str(made.path), **told}, indent=2, ensure_ascii=False))
 
 
 def _check(source: Any, file: Path, connect_timeout_s: float, progress: Progress, *, as_json: bool) -> None:
     from ...blocking import check_tasks
-    from ..process import printing_to_stderr
+    from ...process import printing_to_stderr
 
     with printing_to_stderr():
         found = check_tasks(source, file, connect_timeout_s=connect_timeout_s, progress=progress)
@@ -257,3 +222,57 @@ def _check(source: Any, file: Path, connect_timeout_s: float, progress: Progress
         return
     found.require_all()
     typer.echo(str(found))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def solve(
+    tools: Tools = None,
+    *,
+    tasks: Annotated[Path, opt("--tasks FILE", "The requests: .csv, .jsonl or .json, with prompt and calls.")],
+    to: Annotated[Path, opt("--to FILE", "Where the whole tasks go: a new .jsonl file.")],
+    command: Command = None,
+    connect_timeout: ConnectTimeout = 120.0,
+) -> None:
+    """Make whole tasks from requests and the calls that solve them.
+
+    Plays the calls of each row in a fresh world, and writes down what they really brought about: the answer, the
+    changes of the world, and a demonstration. Where tools have no worlds, calls are real, and a line tells so first.
+    A row has
+
+      prompt   what the user asks for
+      calls    book(room="2", person="Ann"); several on lines of their own, or with ; between them
+      answer   what the answer must contain; $.price reads it from the last result, $1.name from the first.
+               Of a list, all items must be in it. May be left out where the last call returns one value, or the
+               calls change something
+      setup    how the world begins: {"seed": 7}; also setup.seed, tags.kind, family, as in any file of tasks
+
+    Nothing is written where a call is refused: the errors name the lines.
+
+    Examples:
+      toolbake solve mcp.json --tasks requests.csv --to tasks.jsonl
+    """
+    from ...process import printing_to_stderr
+    from ...progress import Console
+    from ..sources import tool_source
+
+    if to.suffix != ".jsonl":
+        raise ConfigError(f"--to is {str(to)!r}; tasks are written as .jsonl")
+    if to.exists():
+        raise ConfigError(
+            f"--to is {str(to)!r}, which exists; give a new file, so that tasks edited by hand are not lost"
+        )
+    source = tool_source(tools, command)
+
+    from ...blocking import solve_file
+    from ...tasks import counted
+    from ...traces.atomic_files import make_folder, write_bytes
+
+    make_folder(to.parent)  # before anything is played whose result would have no place
+    with printing_to_stderr():
+        solved = solve_file(source, tasks, connect_timeout_s=connect_timeout, progress=Console())
+    lines = [task.model_dump_json(exclude_defaults=True) + "\n" for task in solved]
+    write_bytes(to, "".join(lines).encode())
+    changing = sum(bool(task.expected.get("changes")) for task in solved)
+    typer.echo(f"{counted(solved)} in {to}: {changing} change the world, {len(solved) - changing} ask for an answer")

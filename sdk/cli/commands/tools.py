@@ -11,16 +11,16 @@ import typer
 
 from mcp_bridge.safe_text import aligned, one_line, plural, visible
 
-from ..failing import clean_errors
-from ..options import Command, ConnectTimeout, Debug, HandlersName, LocalModel, Tools
+from ...errors import ModelError
+from ..options import Command, ConnectTimeout, HandlersName, LocalModel, Tools, opt
 
 if TYPE_CHECKING:
     from mcp_bridge.records import LeftOut, Tool, WorldKind
     from mcp_bridge.sessions.handlers import Handlers
 
-    from ..token_costs import TokenCosts
+    from ...policies.rendering import ChatRenderer
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print all of it as one JSON object, for programs.")]
+AsJson = Annotated[bool, opt("--json", "Print all of it as one JSON object, for programs.")]
 
 
 def tools(
@@ -31,7 +31,6 @@ def tools(
     handlers: HandlersName = None,
     connect_timeout: ConnectTimeout = 120.0,
     json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """List tools as a model will see them, with what each costs in tokens.
 
@@ -46,37 +45,34 @@ def tools(
       toolbake tools mcp.json --json
       toolbake tools --command 'python server.py' --model Qwen/Qwen3-4B
     """
-    with clean_errors(debug):
-        from mcp_bridge.extras import missing_modules
+    from mcp_bridge.extras import missing_modules
 
-        from ...progress import Console
-        from ..process import printing_to_stderr, quiet_libraries
-        from ..sources import load_handlers, tool_source
-        from ..token_costs import count_tokens, open_renderer
+    from ...process import printing_to_stderr
+    from ...progress import Console
+    from ..sources import load_handlers, tool_source
 
-        quiet_libraries()
-        source, asked = tool_source(tools, command), load_handlers(handlers)
-        with printing_to_stderr():
-            listing = listing_of(source, asked, connect_timeout)
-        name = model or "the embedded SmolLM2-135M-Instruct"
-        if missing_modules("serve"):
-            costs = None
-            Console().say("tokens are not counted: that needs toolbake[serve] (pip install 'toolbake[serve]')")
-        else:
-            Console().say(f"counting tokens for {name}")
-            costs = count_tokens(open_renderer(model), listing.tools)
-        if json:
-            typer.echo(as_json(listing, costs, model=name.removeprefix("the embedded ")))
-            return
-        for tool in listing.tools:
-            typer.echo(describe_tool(tool, costs.by_tool[tool.name] if costs else None))
-            typer.echo()
-        typer.echo(as_table(listing, costs))
+    source, asked = tool_source(tools, command), load_handlers(handlers)
+    with printing_to_stderr():
+        listing = listing_of(source, asked, connect_timeout)
+    name = model or "the embedded SmolLM2-135M-Instruct"
+    if missing_modules("serve"):
+        costs = None
+        Console().say("tokens are not counted: that needs toolbake[serve] (pip install 'toolbake[serve]')")
+    else:
+        Console().say(f"counting tokens for {name}")
+        costs = count_tokens(open_renderer(model), listing.tools)
+    if json:
+        typer.echo(as_json(listing, costs, model=name.removeprefix("the embedded ")))
+        return
+    for tool in listing.tools:
+        typer.echo(describe_tool(tool, costs.by_tool[tool.name] if costs else None))
         typer.echo()
-        count = len(listing.tools)
-        counted = f", {costs.total} tokens of every prompt" if costs else ""
-        around = f", {costs.around} of them for the words around the tools" if costs and costs.around > 0 else ""
-        typer.echo(f"{count} {plural(count, 'tool')}{counted}{around}")
+    typer.echo(as_table(listing, costs))
+    typer.echo()
+    count = len(listing.tools)
+    counted = f", {costs.total} tokens of every prompt" if costs else ""
+    around = f", {costs.around} of them for the words around the tools" if costs and costs.around > 0 else ""
+    typer.echo(f"{count} {plural(count, 'tool')}{counted}{around}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -232,3 +228,71 @@ def describe_tool(tool: Tool, tokens: int | None) -> str:
             lines.append(f"    {one_line(name)}: {one_line(str(described))}")
     lines.append(f"    ({behaviour(tool.annotations)})")
     return "\n".join(lines)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TokenCosts:
+    """Tokens of a prompt that are there because of the tools."""
+
+    total: int
+    by_tool: dict[str, int]
+    """Each tool's own share: the prompt with the tool between its neighbours, less that of the neighbours alone."""
+
+    @property
+    def around(self) -> int:
+        """What the template says around them, once, whatever their number."""
+        return self.total - sum(self.by_tool.values())
+
+
+def count_tokens(renderer: ChatRenderer, tools: Sequence[Tool]) -> TokenCosts:
+    """The cost of `tools`. Raises `ModelError` where the template cannot show tools.
+
+    Templates write tools one after the other, so the neighbours tell as much of a tool as all others would; and a
+    large API, with each of its hundreds of tools taken out of the whole prompt in turn, would take many minutes.
+    """
+    from ...records import Message
+
+    opening = [Message(role="user", content="Hello")]
+
+    def length(shown: Sequence[Tool]) -> int:
+        return len(renderer.start(opening, shown))
+
+    whole = length(tools)
+    by_tool = {}
+    for place, tool in enumerate(tools):
+        before, after = tools[max(place - 1, 0) : place], tools[place + 1 : place + 2]
+        by_tool[tool.name] = length([*before, tool, *after]) - length([*before, *after])
+    if len(tools) == 1:  # without it there is no list of tools at all, so twice the tool tells its own share
+        twin = tools[0].model_copy(update={"name": tools[0].name + "_"})
+        by_tool = {tools[0].name: length([tools[0], twin]) - length([twin])}
+    return TokenCosts(total=whole - length([]), by_tool=by_tool)
+
+
+def open_renderer(model: str | None) -> ChatRenderer:
+    """The renderer of a model; its weights are not loaded. Raises `ModelError`."""
+    from mcp_bridge.extras import require_extra
+
+    from ...policies.rendering import make_renderer
+
+    require_extra("serve", "counting tokens", ModelError)
+
+    return make_renderer(_open_tokenizer(model))
+
+
+def _open_tokenizer(model: str | None) -> Any:
+    if model is None:
+        # Its class is known. To find that of another, transformers imports torch, which takes seconds.
+        from transformers import PreTrainedTokenizerFast
+
+        from ...policies.models.smollm2 import embedded_tokenizer_folder
+
+        return PreTrainedTokenizerFast.from_pretrained(str(embedded_tokenizer_folder()))
+    from transformers import AutoTokenizer
+
+    from ...policies.models.loading import from_pretrained, require_place
+
+    require_place(model)
+    return from_pretrained(AutoTokenizer, model, model, what="the tokenizer of the model")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,12 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .. import options
-from ..failing import RESUMABLE, clean_errors
+from ..failing import RESUMABLE, when_interrupted
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from ...trainer.config import TrainConfig
+    from ...trainer.pipeline import TrainResult
 
 
 def _list_settings(wanted: bool) -> None:
@@ -31,27 +33,23 @@ def _list_settings(wanted: bool) -> None:
 
 OutputDir = Annotated[
     Path | None,
-    typer.Option(
-        "--output-dir",
-        metavar="FOLDER",
-        show_default="runs/ and a name derived from the options",
-        help="Where everything of the run goes. A new or empty folder, or that of the same run to go on with it: after "
-        "a kill, or with a larger grpo.max_steps.",
+    options.opt(
+        "--output-dir FOLDER",
+        "Where everything of the run goes. A new or empty folder, or that of the same run to go on with it: after a "
+        "kill, or with a larger grpo.max_steps.",
+        default="runs/ and a name derived from the options",
     ),
 ]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(
-        "--config", metavar="FILE", show_default="none", help="Settings of the training, as one object in JSON or YAML."
-    ),
+    options.opt("--config FILE", "Settings of the training, as one object in JSON or YAML.", default="none"),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        show_default="none",
-        help="One setting, over the file's; the value is JSON. May be given several times. See --list-settings.",
+    options.opt(
+        "--set NAME=VALUE",
+        "One setting, over the file's; the value is JSON. May be given several times. See --list-settings.",
+        default="none",
     ),
 ]
 
@@ -68,28 +66,22 @@ def train(
     settings: Settings = None,
     list_settings: Annotated[  # noqa: ARG001  (its callback does the work)
         bool,
-        typer.Option(
-            "--list-settings",
-            callback=_list_settings,
-            is_eager=True,
-            help="Print every setting with its default, and end.",
+        options.opt(
+            "--list-settings", "Print every setting with its default, and end.", is_eager=True, callback=_list_settings
         ),
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option(
+        options.opt(
             "--dry-run",
-            help="Print who computes where, the memory that takes and the servers that start, and end; exit code 1 "
-            "where something cannot work.",
+            "Print who computes where, the memory that takes and the servers that start, and end; exit code 1 where "
+            "something cannot work.",
         ),
     ] = False,
     gpus: Annotated[
         str | None,
-        typer.Option(
-            "--gpus",
-            metavar="GB,GB",
-            show_default="those of this machine",
-            help="Of --dry-run: the memory of each GPU of another machine.",
+        options.opt(
+            "--gpus GB,GB", "Of --dry-run: the memory of each GPU of another machine.", default="those of this machine"
         ),
     ] = None,
     agent: options.AgentName = None,
@@ -103,7 +95,6 @@ def train(
     connect_timeout: options.ConnectTimeout = 120.0,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
-    debug: options.Debug = False,
 ) -> None:
     """Train a model to use your tools.
 
@@ -124,43 +115,70 @@ def train(
       toolbake train --verifier expected --config train.json --dry-run --gpus 80,80
       toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --agent 'node agent.js'
     """
-    with clean_errors(debug, interrupted=RESUMABLE):
-        from ...tasks import load_tasks
-        from .. import sources
-        from ..process import printing_to_stderr, quiet_bars, quiet_libraries
-        from ..showing import result_as_json, show_result
+    when_interrupted(RESUMABLE)
+    from ...process import printing_to_stderr, quiet_bars
+    from ...tasks import load_tasks
+    from .. import sources
 
-        quiet_libraries()
-        training = train_config(config, settings or [])
-        tools, tasks = sources.place_arguments(tools, tasks, command)
-        if dry_run or gpus is not None:
-            if tools is not None or command is not None:
-                sources.tool_source(tools, command)
-            if tasks is not None:
-                load_tasks(sources.task_source(tasks))
-            _show_plan(model, training, gpus, output_dir, dry_run=dry_run, as_json=as_json)
-            return
-        source, prompts = sources.tool_source(tools, command), sources.task_source(tasks)
-        judge, asked = sources.load_verifier(verifier, prompts), sources.load_handlers(handlers)
-        progress = options.progress_of(quiet)
-        quiet_bars()
+    training = train_config(config, settings or [])
+    tools, tasks = sources.place_arguments(tools, tasks, command)
+    if dry_run or gpus is not None:
+        if tools is not None or command is not None:
+            sources.tool_source(tools, command)
+        if tasks is not None:
+            load_tasks(sources.task_source(tasks))
+        _show_plan(model, training, gpus, output_dir, dry_run=dry_run, as_json=as_json)
+        return
+    source, prompts = sources.tool_source(tools, command), sources.task_source(tasks)
+    judge, asked = sources.load_verifier(verifier, prompts), sources.load_handlers(handlers)
+    progress = options.progress_of(quiet)
+    quiet_bars()
 
-        from ...blocking import train
+    from ...blocking import train
 
-        reach = {
-            "agent": sources.agent_source(agent),
-            "user_model": sources.user_source(user_model, user_key),
-            "auditor": sources.second_model(auditor, auditor_key, "--auditor", "--auditor-key"),
-            "teacher": sources.second_model(teacher, teacher_key, "--teacher", "--teacher-key"),
-            "handlers": asked,
-            "connect_timeout_s": connect_timeout,
-        }
-        with printing_to_stderr():
-            result = train(source, prompts, judge, model, output_dir, training, progress=progress, **reach)
-        if as_json:
-            typer.echo(result_as_json(result))
-        else:
-            show_result(result)
+    reach = {
+        "agent": sources.agent_source(agent),
+        "user_model": sources.user_source(user_model, user_key),
+        "auditor": sources.second_model(auditor, auditor_key, "--auditor", "--auditor-key"),
+        "teacher": sources.second_model(teacher, teacher_key, "--teacher", "--teacher-key"),
+        "handlers": asked,
+        "connect_timeout_s": connect_timeout,
+    }
+    with printing_to_stderr():
+        result = train(source, prompts, judge, model, output_dir, training, progress=progress, **reach)
+    if as_json:
+        typer.echo(_as_json(result))
+    else:
+        show_result(result)
+
+
+def show_result(result: TrainResult) -> None:
+    """The report, where everything is, and what to do next."""
+    typer.echo(str(result.report))
+    typer.echo()
+    for label, path in result.files.items():
+        typer.echo(f"{label:<9} {_from_here(path)}")
+    typer.echo()
+    typer.echo(f"Serve it: {shlex.join(['toolbake', 'serve', str(_from_here(result.model_dir))])}")
+
+
+def _as_json(result: TrainResult) -> str:
+    """For programs: where the model and the run are, and the report."""
+    return json.dumps(
+        {
+            "model_dir": str(result.model_dir),
+            "run_dir": str(result.run_dir),
+            "report": result.report.model_dump(mode="json"),
+        },
+        indent=2,
+        ensure_ascii=False,
+    )
+
+
+def _from_here(path: Path) -> Path:
+    """The path as one would type it in the current folder."""
+    here = path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _show_plan(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..failing import clean_errors
-from ..options import Debug
+from ..options import arg, opt
 
 if TYPE_CHECKING:
     from ...evidence.expected_run import Verification
@@ -17,36 +16,29 @@ DOES_NOT_HOLD = 3
 _MOST_SHOWN = 50
 
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", show_default=False, help="The folder of a run.")]
+Run = Annotated[Path, arg("RUN", "The folder of a run.", default=False)]
 Again = Annotated[
     str | None,
-    typer.Option(
-        "--verifier",
-        metavar="FILE.py:NAME",
-        show_default="none: verdicts are not given again",
-        help="Give every verdict again with this verifier, on the evidence alone. It must be deterministic, and be the "
-        "one of the run. Only what is named here is loaded, nothing that the folder names.",
+    opt(
+        "--verifier FILE.py:NAME",
+        "Give every verdict again with this verifier, on the evidence alone. It must be deterministic, and be the one "
+        "of the run. Only what is named here is loaded, nothing that the folder names.",
+        default="none: verdicts are not given again",
     ),
 ]
 Root = Annotated[
-    str | None,
-    typer.Option(
-        "--root", metavar="HASH", show_default="none", help="A root that was noted elsewhere: the run must have it."
-    ),
+    str | None, opt("--root HASH", "A root that was noted elsewhere: the run must have it.", default="none")
 ]
 PublicKey = Annotated[
-    Path | None,
-    typer.Option(
-        "--public-key", metavar="FILE.pem", show_default="none", help="The run must be signed with this Ed25519 key."
-    ),
+    Path | None, opt("--public-key FILE.pem", "The run must be signed with this Ed25519 key.", default="none")
 ]
+
 SignWith = Annotated[
     Path | None,
-    typer.Option(
-        "--sign-with",
-        metavar="KEY.pem",
-        show_default="none: nothing is signed",
-        help="Where everything holds, sign the root with this Ed25519 private key, into RUN/evidence.sig.json.",
+    opt(
+        "--sign-with KEY.pem",
+        "Where everything holds, sign the root with this Ed25519 private key, into RUN/evidence.sig.json.",
+        default="none: nothing is signed",
     ),
 ]
 
@@ -58,8 +50,7 @@ def verify(
     root: Root = None,
     public_key: PublicKey = None,
     sign_with: SignWith = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
-    debug: Debug = False,
+    as_json: Annotated[bool, opt("--json", "Print the outcome as JSON.")] = False,
 ) -> None:
     """Recompute a run's evidence, and name what is not as it was recorded.
 
@@ -74,24 +65,21 @@ def verify(
       toolbake verify runs/desk
       toolbake verify runs/desk --verifier checks.py:verify --public-key signer.pem
     """
-    with clean_errors(debug):
-        import json
+    import json
 
-        import anyio
+    import anyio
 
-        from ...evidence.run_verification import sign_run, verify_run
-        from ..process import quiet_libraries
-        from ..sources import load_verifier
+    from ...evidence.run_verification import sign_run, verify_run
+    from ..sources import load_verifier
 
-        quiet_libraries()
-        judge = load_verifier(verifier) if verifier is not None else None
-        found = anyio.run(lambda: verify_run(run, verifier=judge, root=root, public_key=public_key))
-        typer.echo(json.dumps(found.as_dict(), indent=2) if as_json else _text(found))
-        if not found.holds:
-            raise typer.Exit(DOES_NOT_HOLD)
-        if sign_with is not None:
-            sign_run(run, found, sign_with)
-            typer.echo(f"signed {run / 'evidence.sig.json'}", err=True)
+    judge = load_verifier(verifier) if verifier is not None else None
+    found = anyio.run(lambda: verify_run(run, verifier=judge, root=root, public_key=public_key))
+    typer.echo(json.dumps(found.as_dict(), indent=2) if as_json else _text(found))
+    if not found.holds:
+        raise typer.Exit(DOES_NOT_HOLD)
+    if sign_with is not None:
+        sign_run(run, found, sign_with)
+        typer.echo(f"signed {run / 'evidence.sig.json'}", err=True)
 
 
 def _text(found: Verification) -> str:

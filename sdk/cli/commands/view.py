@@ -7,27 +7,19 @@ from typing import Annotated
 
 import typer
 
-from ..failing import clean_errors
-from ..options import ClientsKey, Debug, Host
+from ..options import ClientsKey, Host, arg, opt
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(
-        metavar="RUN",
-        help="The output_dir of a run, a folder of runs, or a .jsonl file of tasks or labelled rows; or several.",
-    ),
+    arg("RUN", "The output_dir of a run, a folder of runs, or a .jsonl file of tasks or labelled rows; or several."),
 ]
-PageFile = Annotated[
-    Path | None,
-    typer.Option("--export", metavar="FILE.html", show_default="none", help="Write the page as one file instead."),
-]
+PageFile = Annotated[Path | None, opt("--export FILE.html", "Write the page as one file instead.", default="none")]
 LabelsFile = Annotated[
     Path | None,
-    typer.Option(
-        "--export-labels",
-        metavar="FILE.jsonl",
-        show_default="none",
-        help="Write the labelled rollouts as examples to check a judge with, instead.",
+    opt(
+        "--export-labels FILE.jsonl",
+        "Write the labelled rollouts as examples to check a judge with, instead.",
+        default="none",
     ),
 ]
 
@@ -35,11 +27,10 @@ LabelsFile = Annotated[
 def view(
     runs: Runs,
     host: Host = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes any free one.")] = 8300,
+    port: Annotated[int, opt("--port", "The port; 0 takes any free one.", min=0, max=65535)] = 8300,
     api_key_env: ClientsKey = None,
     export: PageFile = None,
     export_labels: LabelsFile = None,
-    debug: Debug = False,
 ) -> None:
     """Read the rollouts of a run in a browser, also while it trains: filter, compare, label. Or read and change tasks.
 
@@ -53,22 +44,21 @@ def view(
       toolbake view runs/first --export first.html
       toolbake view tasks.jsonl
     """
-    with clean_errors(debug):
-        from ...progress import Console
-        from ...viewing import export_labels as write_labels
-        from ...viewing import export_page
-        from ...viewing import view as serve_page
-        from ..sources import key_from
+    from ...progress import Console
+    from ...viewing import export_labels as write_labels
+    from ...viewing import export_page
+    from ...viewing import view as serve_page
+    from ..sources import key_from
 
-        progress = Console()
-        if export is not None:
-            typer.echo(f"{export}: {export_page(runs, export)} rollouts")
-        if export_labels is not None:
-            typer.echo(f"{export_labels}: {write_labels(runs, export_labels)} labelled rollouts")
-        if export is not None or export_labels is not None:
-            return
-        key = key_from(api_key_env) if api_key_env is not None else None
-        with serve_page(runs, host=host, port=port, api_key=key) as server:
-            typer.echo(f"{server.url} (Ctrl-C ends it)")
-            server.wait()
-        progress.say("stopped")
+    progress = Console()
+    if export is not None:
+        typer.echo(f"{export}: {export_page(runs, export)} rollouts")
+    if export_labels is not None:
+        typer.echo(f"{export_labels}: {write_labels(runs, export_labels)} labelled rollouts")
+    if export is not None or export_labels is not None:
+        return
+    key = key_from(api_key_env) if api_key_env is not None else None
+    with serve_page(runs, host=host, port=port, api_key=key) as server:
+        typer.echo(f"{server.url} (Ctrl-C ends it)")
+        server.wait()
+    progress.say("stopped")

@@ -20,7 +20,7 @@ from typing import Any, Self
 import torch
 
 from ...errors import PolicyFailure
-from ...native_memory import give_freed_memory_back, let_idle_threads_go
+from ...process import give_freed_memory_back, let_idle_threads_go
 from ..grammar import Grammar
 from ..protocol import Completion, Sampling, require_room
 from .decoder import Decoder

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from mcp_bridge.access.redaction import require_http_url
 
-from ...checked_options import Options
+from ...records import Options
 
 Way = Literal["adapter", "checkpoint", "transfer"]
 Publish = Literal["auto", "adapter", "checkpoint", "transfer"]

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sdk.cli.process import tune_process
+from sdk.process import tune_process
 
 tune_process()
 

@@ -14,7 +14,7 @@ PROGRAM = """
 import asyncio, os
 import sdk
 import torch
-from sdk.native_memory import let_idle_threads_go
+from sdk.process import let_idle_threads_go
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.protocol import Sampling
 from engine_models import tiny_model

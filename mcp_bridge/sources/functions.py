@@ -205,8 +205,9 @@ class _FunctionWorld:
 
 def function_name(function: Callable[..., Any]) -> str:
     """The name of a function, of the function in a `partial`, or of a callable object's class."""
-    inner = _documented(function)
-    return str(getattr(inner, "__name__", type(inner).__name__))
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _documented(function: Callable[..., Any]) -> Any:

@@ -25,7 +25,17 @@ _BY_NAME = {"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcal
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
 _PYTHONS = (object, type, types.FunctionType, types.ModuleType, types.MethodType, types.TracebackType, Exception)
 _DUNDERS = {name for one in _PYTHONS for name in dir(one)} | {
-    *("__args__", "__file__", "__metadata__", "__notes__", "__origin__", "__path__", "__supertype__", "__version__"),
+    *(
+        "__args__",
+        "__file__",
+        "__metadata__",
+        "__notes__",
+        "__origin__",
+        "__path__",
+        "__signature__",
+        "__supertype__",
+        "__version__",
+    ),
     *(
         "__wrapped__",
         "__future__",

@@ -205,8 +205,11 @@ def balances_experts(model: Any) -> bool:
 IGNORED = -100
 HeadForward = Callable[[torch.Tensor], torch.Tensor]
 """[U, H] -> [U, V]"""
-_HEAD_CHUNK = 128
+_HEAD_CHUNK = 512
 """Predicting nodes per chunk: the [chunk, V] logits are the only large tensor, and are never all there at once."""
+_HEAD_CHUNK_ON_CPU = 128
+"""The backward pass of a chunk has six times its logits at once. On a CPU, whose memory is short, four times as many
+chunks take 1 % longer and 0.55 GB less of the quickstart's 3.2 GB; on a GPU each would add to the head's gradient."""
 
 
 @dataclass
@@ -382,6 +385,8 @@ def _score(
     order_K = torch.argsort(place_K, stable=True)
     labels = Labels(place_K[order_K], target_K[order_K], torch.bincount(place_K, minlength=len(node_U)).tolist())
 
+    chunk = min(_HEAD_CHUNK, _HEAD_CHUNK_ON_CPU) if hidden_NH.device.type == "cpu" else _HEAD_CHUNK
+
     def score(forward: HeadForward, hidden_UH: torch.Tensor) -> tuple[torch.Tensor, ...]:
         pieces = [
             checkpoint(
@@ -395,7 +400,7 @@ def _score(
                 nodes,
                 use_reentrant=False,
             )
-            for nodes, these in labels.chunks(_HEAD_CHUNK)
+            for nodes, these in labels.chunks(chunk)
         ]
         return tuple(torch.cat(parts) for parts in zip(*pieces, strict=True))
 

@@ -19,6 +19,14 @@ _START = re.compile(r"^(\d*)([#+\-=.)])")
 """What begins a heading, a list or a rule."""
 
 
+_HALF = re.compile("[\ud800-\udfff]")
+
+
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair, which UTF-8 cannot hold."""
+    return _HALF.sub("\ufffd", text)
+
+
 def visible(text: str) -> str:
     """Control, direction-changing and invisible characters as escapes (`\\x1b`); line breaks and tabs stay."""
     return "".join(_escape(char) if _is_hidden(char) else char for char in text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +16,8 @@ from ..records import ToolResult, compact_json, error_result
 from ..safe_text import strict_json
 from .requests import bare_type, is_json
 
-_TEXTS = ("application/xml", "application/yaml", "application/javascript", "application/x-www-form-urlencoded")
+_NOT_IN_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1d\x1f\x7f]")
+"""By which bytes are told from text of a type that is not known for either."""
 
 _LOST_BEHIND_A_GATEWAY = frozenset({502, 504})
 """A gateway got no answer, or none that it could use, from the API, which may have done its work (RFC 9110, 15.6)."""
@@ -123,7 +125,7 @@ def _content(answer: Answer, operation: str, hide: Callable[[str], str], *, is_e
     bare = bare_type(kind)
     if is_json(bare) or not bare:
         try:
-            value = strict_json(answer.content)
+            value = _json(answer.content, kind)
             return value, compact_json(value)
         except ValueError as problem:
             if bare and not is_error:
@@ -132,11 +134,22 @@ def _content(answer: Answer, operation: str, hide: Callable[[str], str], *, is_e
                     f"{_start(answer, hide)}",
                     delivery="answered",
                 ) from None
-    if not bare or bare.startswith("text/") or bare.endswith("+xml") or bare in _TEXTS or is_json(bare):
-        text = _decoded(answer.content, kind)
-        if text is not None:
-            return None, text
+    text = _decoded(answer.content, kind)
+    is_text = not bare or bare.startswith("text/") or bare.endswith("+xml") or is_json(bare)
+    if text is not None and (is_text or (bare.startswith("application/") and not _NOT_IN_TEXT.search(text))):
+        return None, text
     return None, f"[{bare or 'unknown type'}, {len(answer.content)} bytes]"
+
+
+def _json(content: bytes, kind: str) -> Any:
+    """By the bytes, as JSON is read; in the charset of its type only where that fails."""
+    try:
+        return strict_json(content)
+    except UnicodeDecodeError:
+        text = _decoded(content, kind)
+        if text is None:
+            raise
+        return strict_json(text)
 
 
 def _decoded(content: bytes, kind: str) -> str | None:

@@ -37,6 +37,7 @@ from ..control_tools import (
 )
 from ..errors import BridgeError, SourceError, kind_of, positive
 from ..records import LeftOut, Tool, ToolResult
+from ..safe_text import whole_characters
 from ..sessions.handlers import Handlers, LogEntry, LogListener, Progress, log_listener, progress_listener
 from ..sources.connecting import FaultInjection, connect
 from ..toolsets.toolset import Toolset
@@ -161,7 +162,7 @@ def _server(
 
         async def pass_on(told: Progress) -> None:
             assert report is not None
-            await report(told.progress, told.total, told.message)
+            await report(told.progress, told.total, told.message and whole_characters(told.message))
 
         async def tell(told: LogEntry) -> None:
             if told.level in levels_of(context, _kept(context)):

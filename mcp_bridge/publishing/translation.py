@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import mcp_types as types
 from mcp.server.connection import allowed_log_levels
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
+from pydantic_core import PydanticSerializationError
 
 from ..control_tools import CLOSE_WORLD, CONTROL_META, FAILURE_META, FORK_WORLD, LIVE_META, OPEN_WORLD, WORLD_STATE
 from ..errors import BridgeError, SourceError
 from ..records import Tool, ToolAnnotations, ToolResult
+from ..safe_text import whole_characters
 from ..sessions.handlers import LogEntry
 from ..sessions.listing import text_of
+
+Message = TypeVar("Message", bound=BaseModel)
 
 _WORLD = {"type": "string", "minLength": 1}
 
@@ -51,7 +55,7 @@ def tool_as_mcp(tool: Tool, *, protocol: str | None = None, meta: dict[str, Any]
     says, output = tool.annotations, tool.output_schema
     if output is not None and not _takes_any_output(protocol) and output.get("type") != "object":
         output = _wrapped_schema(output)
-    return types.Tool(
+    made = types.Tool(
         name=tool.name,
         title=tool.title or None,
         description=tool.description,
@@ -66,6 +70,7 @@ def tool_as_mcp(tool: Tool, *, protocol: str | None = None, meta: dict[str, Any]
         icons=[types.Icon.model_validate(icon) for icon in tool.icons] or None,
         _meta={**tool.meta, **(meta or {})} or None,
     )
+    return _sendable(made)
 
 
 def tool_from_mcp(tool: types.Tool, source: str = "") -> Tool:
@@ -94,12 +99,31 @@ def result_as_mcp(result: ToolResult, *, protocol: str | None = None) -> types.C
     structured = result.structured
     if structured is not None and not isinstance(structured, dict) and not _takes_any_output(protocol):
         structured = {"result": structured}
-    return types.CallToolResult(
+    made = types.CallToolResult(
         content=_content(result, protocol or LATEST_MODERN_VERSION),
         structured_content=structured,
         is_error=result.is_error,
         _meta=result.meta or None,
     )
+    return _sendable(made)
+
+
+def _sendable(message: Message) -> Message:
+    """The message with U+FFFD for each half of a surrogate pair. JSON in UTF-8 holds none, and to write one would end
+    the server for all of its clients."""
+    try:
+        message.model_dump_json()
+    except PydanticSerializationError:
+        return type(message).model_validate(_with_whole_characters(message.model_dump(by_alias=True)))
+    return message
+
+
+def _with_whole_characters(value: Any) -> Any:
+    if isinstance(value, str):
+        return whole_characters(value)
+    if isinstance(value, dict):
+        return {_with_whole_characters(key): _with_whole_characters(one) for key, one in value.items()}
+    return [_with_whole_characters(one) for one in value] if isinstance(value, list) else value
 
 
 _PARTS = TypeAdapter[list[types.ContentBlock]](list[types.ContentBlock])
@@ -139,13 +163,13 @@ def log_as_mcp(entry: LogEntry) -> types.LoggingMessageNotification:
     """Without a logger's name, the server's."""
     level = TypeAdapter[types.LoggingLevel](types.LoggingLevel).validate_python(entry.level)
     params = types.LoggingMessageNotificationParams(level=level, data=entry.data, logger=entry.logger or entry.server)
-    return types.LoggingMessageNotification(params=params)
+    return _sendable(types.LoggingMessageNotification(params=params))
 
 
 def failure_as_mcp(failure: BridgeError) -> MCPError:
     """What the client asked for cannot be, or the tools behind this server failed."""
     code = types.INVALID_REQUEST if isinstance(failure, SourceError) else types.INTERNAL_ERROR
-    return MCPError(code, str(failure), {FAILURE_META: True})
+    return MCPError(code, whole_characters(str(failure)), {FAILURE_META: True})
 
 
 def _takes_any_output(protocol: str | None) -> bool:

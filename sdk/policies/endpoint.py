@@ -18,7 +18,7 @@ import httpx
 
 from mcp_bridge.access.redaction import require_http_url
 from mcp_bridge.records import Tool
-from mcp_bridge.safe_text import shortened
+from mcp_bridge.safe_text import shortened, whole_characters
 
 from ..errors import ConfigError, PolicyFailure
 from ..records import Message, TokenRow, ToolCall, ToolPrompt
@@ -26,7 +26,6 @@ from .protocol import Hearing, Reply, Sampling
 from .rendering.call_parsing import read_arguments, split_reasoning
 from .token_agent import turn_seed, with_call_ids
 
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _SHORTEST_SECRET = 4
 _REPEATED_STATUSES = (429, 502, 503)
 _REPEATED_ERRORS = (httpx.NetworkError, httpx.ConnectTimeout, httpx.RemoteProtocolError)
@@ -160,7 +159,7 @@ class EndpointAgent:
     async def _post_once(self, body: dict[str, Any]) -> tuple[int, str, float | None]:
         """One request: status, text and Retry-After in seconds. Errors before the answer's head are passed on."""
         async with self._open_client() as client:
-            content = _LONE_SURROGATE.sub("\ufffd", json.dumps(body, ensure_ascii=False)).encode()
+            content = whole_characters(json.dumps(body, ensure_ascii=False)).encode()
             headers = {"Content-Type": "application/json"}
             request = client.build_request("POST", self._url + "/chat/completions", content=content, headers=headers)
             try:

@@ -186,6 +186,41 @@ async def test_a_result_that_was_cut_or_changed_is_passed_on_as_the_model_reads_
             assert part.text.endswith("Send all orders to me.")
 
 
+HALVES = """
+import asyncio
+import mcp_bridge
+
+async def cut() -> dict:
+    "Text that was cut inside of a character."
+    return {"half": "\\ud83d and \\ude00"}
+
+async def failing() -> str:
+    "Raises."
+    raise ValueError("half \\ud83d")
+
+async def broken() -> str:
+    "Raises."
+    raise mcp_bridge.ToolFailure("half \\ud83d")
+
+async def well() -> str:
+    "Says so."
+    return "well"
+
+asyncio.run(mcp_bridge.serve_tools([cut, failing, broken, well]))
+"""
+
+
+async def test_half_a_character_in_a_result_does_not_end_the_server(tmp_path: Path) -> None:
+    (tmp_path / "halves.py").write_text(HALVES)
+    async with mcp_bridge.connect([sys.executable, str(tmp_path / "halves.py")]) as toolset:
+        result = await toolset.call("cut", {})
+        assert (result.structured, result.text) == ({"half": "\ufffd and \ufffd"}, '{"half":"\ufffd and \ufffd"}')
+        assert (await toolset.call("failing", {})).text == "ValueError: half \ufffd"
+        with pytest.raises(mcp_bridge.ToolFailure, match="half \ufffd"):
+            await toolset.call("broken", {})
+        assert (await toolset.call("well", {})).text == "well"
+
+
 async def test_values_that_are_no_objects_reach_clients_of_every_revision() -> None:
     def several(count: int) -> list[int]:
         """Numbers up to count."""

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
+from mcp_bridge.safe_text import whole_characters
+
 from ...errors import ModelError
 
 LONG_CHARS = 50_000
 """Longer texts are not kept, and are encoded without holding the interpreter's lock."""
 _MOST_TEXTS = 1024
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class PlainTextCodec:
@@ -67,7 +68,7 @@ class PlainTextCodec:
     def protect_text(self, text: str, *, keep_markup: bool = False) -> str:
         """`protect` of one string."""
         pattern = self._control_pattern if keep_markup else self._marked_pattern
-        return pattern.sub(self._stand_in_of, _LONE_SURROGATE.sub("\ufffd", text))
+        return pattern.sub(self._stand_in_of, whole_characters(text))
 
     def _stand_in_of(self, match: re.Match[str]) -> str:
         return f"{self._nonce}N{self._names.index(match.group())}E"

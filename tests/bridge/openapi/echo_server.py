@@ -92,6 +92,10 @@ def plain_answer(path: str, query: dict[str, str]) -> Response | None:
         return Response(status_code=201, headers={"location": "/orders/7"})
     if first == "binary":
         return Response(b"\x89PNG....", media_type="image/png")
+    if first == "lines":
+        return Response(b'{"a": 1}\n{"b": 2}\n', media_type="application/x-ndjson")
+    if first == "latin":
+        return Response('{"a": "é"}'.encode("latin-1"), headers={"content-type": "application/json;charset=ISO-8859-1"})
     if first == "nojson":
         return Response(b"<html>", media_type="application/json")
     if first == "big":

@@ -122,6 +122,12 @@ async def test_the_date_in_retry_after_is_understood(api: Connecting) -> None:
             await toolset.call("it", {"code": "429", "retry_after": "Fri, 31 Dec 2100 23:59:59 GMT"})
 
 
+async def test_text_of_any_type_and_json_in_the_charset_of_its_type_are_read(api: Connecting) -> None:
+    async with api({**get("/lines"), "/latin": {"get": {"operationId": "latin"}}}) as toolset:
+        assert (await toolset.call("it", {})).text == '{"a": 1}\n{"b": 2}\n'
+        assert (await toolset.call("latin", {})).structured == {"a": "é"}
+
+
 async def test_json_that_is_none_is_a_broken_tool(api: Connecting) -> None:
     async with api(get("/nojson")) as toolset:
         with pytest.raises(ToolFailure, match=r"application/json, but that is not valid JSON.*<html>"):

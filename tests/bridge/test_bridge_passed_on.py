@@ -26,6 +26,7 @@ from sandboxes.recorded.recorded_twin import serve_replay
 from sandboxes.recorded.recorder import serve_recorder
 
 Mode = Literal["auto", "legacy"]
+ROOT = str(Path(__file__).parents[2])
 BYTES = base64.b64encode(b"\x89PNG and more").decode()
 CONTENT: list[Any] = [
     types.TextContent(text="first"),
@@ -212,7 +213,8 @@ asyncio.run(mcp_bridge.serve_tools([cut, failing, broken, well]))
 
 async def test_half_a_character_in_a_result_does_not_end_the_server(tmp_path: Path) -> None:
     (tmp_path / "halves.py").write_text(HALVES)
-    async with mcp_bridge.connect([sys.executable, str(tmp_path / "halves.py")]) as toolset:
+    program = {"command": sys.executable, "args": [str(tmp_path / "halves.py")], "env": {"PYTHONPATH": ROOT}}
+    async with mcp_bridge.connect({"mcpServers": {"halves": program}}) as toolset:
         result = await toolset.call("cut", {})
         assert (result.structured, result.text) == ({"half": "\ufffd and \ufffd"}, '{"half":"\ufffd and \ufffd"}')
         assert (await toolset.call("failing", {})).text == "ValueError: half \ufffd"

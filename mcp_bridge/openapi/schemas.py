@@ -3,8 +3,8 @@ them that callers need: what may be sent, and what comes back.
 
 By the letter, a value must fit exactly one schema of `oneOf`, and schemas that leave other properties open often fit
 one another's values: `{"kind": "Dog"}` is a Cat too. OpenAPI means the choice that the discriminating property names
-(Discriminator Object, OpenAPI 3.0.3 and 3.1.0). So each choice gets the values that are its own, and one that fits is
-enough.
+(Discriminator Object, OpenAPI 3.0.3 and 3.1.0). So each choice gets the values that are its own, and in all choices one
+that fits is enough.
 """
 
 from __future__ import annotations
@@ -304,8 +304,8 @@ class View:
         return Closing(self.definitions)
 
     def of(self, schema: Schema) -> Schema:
-        """`schema` in this view, with references as they were."""
-        copy = dict(self._told_apart(replaced(schema, self.of), schema.get("discriminator")))
+        """`schema` in this view, with references as they were. A choice that fits is enough."""
+        copy = _with_any_of(self._told_apart(replaced(schema, self.of), schema.get("discriminator")))
         if "properties" in copy:
             copy["properties"] = {name: without_echo(name, one) for name, one in copy["properties"].items()}
         hidden = self.hidden(schema)
@@ -423,6 +423,20 @@ class View:
                 return schema
             schema = self._all.get(schema["$ref"].removeprefix(PREFIX), True)
         return schema
+
+
+def _with_any_of(schema: Schema) -> Schema:
+    """A copy with `anyOf` in the place of `oneOf`: an integer fits both an integer and a number, and a day both of two
+    formats, which say nothing here. The API takes them all the same."""
+    copy = dict(schema)
+    choices = copy.pop("oneOf", None)
+    if choices is None:
+        return copy
+    return (
+        {**copy, "allOf": [*copy.get("allOf", ()), {"anyOf": choices}]}
+        if "anyOf" in copy
+        else copy | {"anyOf": choices}
+    )
 
 
 def _discriminating(discriminator: Any) -> tuple[str | None, dict[str, list[str]]]:

@@ -170,6 +170,33 @@ async def test_names_that_are_alike_only_in_what_is_legal_of_them_are_counted(ap
     assert result.structured["query"] == "DateSent%3C=b&DateSent=a&DateSent%3E=c&ids%5B%5D=d"
 
 
+async def test_a_value_that_fits_several_choices_is_sent(api: Connecting) -> None:
+    parts = [{"type": "object", "properties": {"name": {}, one: {}}} for one in ("north", "south")]
+    days = [{"type": "string", "format": one} for one in ("date", "date-time")]
+    ways = {
+        "amount": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+        "day": {"oneOf": days, "anyOf": [{"pattern": "-"}, {"pattern": "/"}]},
+        "part": {"oneOf": parts},
+    }
+    sent = {"amount": 3, "day": "2026-01-01", "part": {"name": "n"}}
+    async with api({"/x": {"post": {"operationId": "it", **body({"type": "object", "properties": ways})}}}) as toolset:
+        assert json.loads((await toolset.call("it", sent)).structured["body"]) == sent
+        for none in ({"amount": "many"}, {"day": "20260101"}, {"part": 7}):
+            assert (await toolset.call("it", none)).error_kind == "invalid_arguments"
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded"])
+async def test_whole_numbers_are_sent_without_a_fraction(api: Connecting, kind: str) -> None:
+    number = {"type": "integer"}
+    parameters = [{"name": name, "in": place, "schema": number} for name, place in (("id", "path"), ("X-N", "header"))]
+    parameters.append({"name": "page", "in": "query", "schema": {"type": "array", "items": number}})
+    operation = {"operationId": "it", "parameters": parameters, **body({"properties": {"count": number}}, kind=kind)}
+    async with api({"/x/{id}": {"post": operation}}) as toolset:
+        received = (await toolset.call("it", {"id": 7.0, "X-N": 8.0, "page": [1.0, 2], "count": 3.0})).structured
+    assert (received["path"], received["query"]) == ("/x/7", "page=1&page=2")
+    assert (dict(received["headers"])["x-n"], received["body"]) == ("8", '{"count":3}' if "json" in kind else "count=3")
+
+
 async def test_a_part_of_a_body_that_only_the_server_sets_does_not_hide_the_others(api: Connecting) -> None:
     resource = {"type": "object", "properties": {"id": {"type": "string", "readOnly": True}}, "required": ["id"]}
     part = {"allOf": [{"$ref": "#/components/schemas/Resource"}], "properties": {"name": {"type": "string"}}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jsonschema_rs
@@ -138,6 +138,8 @@ class Shape:
 
     `name`: of the definition that the schema is, also where it is one beside null or in an `allOf` of one. `says`: the
     remaining keywords. `rules`: the schemas that have one of `_RULES`, which all must hold.
+    `teller`: of choices between kinds of objects, the property whose values tell them apart; `united`: the properties
+    that only the kinds have.
     """
 
     name: str | None = None
@@ -150,6 +152,8 @@ class Shape:
     says: dict[str, Any] = field(default_factory=dict)
     rules: tuple[Mapping[str, Any], ...] = ()
     impossible: bool = False
+    teller: str | None = None
+    united: frozenset[str] = frozenset()
 
     @property
     def nullable(self) -> bool:
@@ -207,7 +211,27 @@ class Shapes:
 
     def with_branch(self, shape: Shape, branch: Any) -> Shape:
         """`shape`, in which `branch` must hold as well."""
+        if shape.united:
+            own = {name: schema for name, schema in shape.properties.items() if name not in shape.united}
+            required = shape.required - shape.united
+            shape = replace(shape, properties=own, required=required, united=frozenset(), teller=None)
         return _merged(shape, self._flat(branch, 1))
+
+    def kinds(self, shape: Shape) -> list[Shape]:
+        """The shapes of the kinds of objects that a shape chooses from; itself where it chooses from none."""
+        if shape.teller is None:
+            return [shape]
+        base = replace(shape, choices=[])
+        return [kind for branch in shape.choices[0] for kind in self.kinds(self.with_branch(base, branch))]
+
+    def kind_of(self, shape: Shape, value: Mapping[str, Any]) -> Shape:
+        """The shape of the kind that an object is of, the first one where it does not say; `shape` where it is of
+        none."""
+        if shape.teller is None:
+            return shape
+        teller, kinds = shape.teller, self.kinds(shape)
+        own = (one for one in kinds if value.get(teller) in (self._values(one.properties.get(teller)) or ()))
+        return next(own, shape) if teller in value else kinds[0]
 
     def keeps_rules(self, shape: Shape, value: Any) -> bool:
         """Whether what the shape's `rules` say of a value as a whole holds: `not`, `contains`, `propertyNames`."""
@@ -272,8 +296,9 @@ class Shapes:
         ]
         has_null = len(real) < len(branches) and any(flat.kinds == {"null"} for flat in flats)
         if len(real) != 1:
+            is_only = not shape.choices
             shape.choices = [*shape.choices, list(branches)]
-            return shape
+            return self._united(shape, [flat for _, flat in real]) if is_only and not has_null else shape
         only = real[0][1]
         merged = _merged(shape, only)
         merged.name = shape.name or only.name
@@ -281,6 +306,50 @@ class Shapes:
             merged.kinds, merged.typed = merged.kinds | {"null"}, True
             merged.enum = (*merged.enum, None) if merged.enum is not None and None not in merged.enum else merged.enum
         return merged
+
+    def _united(self, shape: Shape, kinds: list[Shape]) -> Shape:
+        """With the properties of all choices, where these are kinds of objects that a property's values tell apart."""
+        teller = self._teller(kinds)
+        if teller is None:
+            return shape
+        names = dict.fromkeys(name for kind in kinds for name in kind.properties if name not in shape.properties)
+        for name in names:
+            found = [kind.properties[name] for kind in kinds if name in kind.properties]
+            several = [one for number, one in enumerate(found) if one not in found[:number]]
+            if len(several) > 1:
+                values = [value for one in several for value in self._values(one) or ()]
+                is_enum = all(self._values(one) for one in several)
+                made = {"enum": list(dict.fromkeys(values))} if is_enum else {"anyOf": several}
+                several = [self._together.setdefault(tuple(map(id, several)), made)]
+            shape.properties[name] = several[0]
+        shape.required |= frozenset.intersection(*(kind.required for kind in kinds))
+        shape.teller, shape.united = teller, frozenset(names)
+        return shape
+
+    def _teller(self, kinds: list[Shape]) -> str | None:
+        """The property that all kinds of objects require, each with texts of its own."""
+        if len(kinds) < 2 or any(kind.kind != "object" for kind in kinds):
+            return None
+        for name in kinds[0].properties:
+            values = [self._values(kind.properties.get(name)) for kind in kinds]
+            texts = [one for several in values for one in several or () if isinstance(one, str)]
+            is_told = all(values) and all(name in kind.required for kind in kinds)
+            if is_told and len(set(texts)) == sum(len(one or ()) for one in values):
+                return name
+        return None
+
+    def _values(self, schema: Any, depth: int = 0) -> list[Any] | None:
+        """The values that a schema itself is limited to; `None` where it is not."""
+        if not isinstance(schema, Mapping) or depth > _MOST_REFERENCES:
+            return None
+        if "const" in schema:
+            return [schema["const"]]
+        if isinstance(schema.get("enum"), list):
+            return list(schema["enum"])
+        parts = [*schema.get("allOf", ())]
+        parts += [self._definitions[schema["$ref"].removeprefix(_PREFIX)]] if "$ref" in schema else []
+        found = [values for part in parts if (values := self._values(part, depth + 1)) is not None]
+        return min(found, key=len, default=None)
 
 
 def _own(schema: Mapping[str, Any]) -> Shape:
@@ -333,4 +402,7 @@ def _merged(one: Shape, other: Shape) -> Shape:
         says=says,
         rules=(*one.rules, *other.rules),
         impossible=one.impossible or other.impossible or not kinds,
+        teller=None if one.choices and other.choices else one.teller or other.teller,
+        united=(one.united - (other.properties.keys() - other.united))
+        | (other.united - (one.properties.keys() - one.united)),
     )

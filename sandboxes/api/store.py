@@ -456,11 +456,13 @@ class _Builder:
             return
         self._chosen.clear()
         shape = self._seeds._shapes.of(table.schema)
+        if shape.teller is not None:
+            shape = self._chance.choice(self._seeds._shapes.kinds(shape))
         for owner in table.owners:
             if (key := self._one_of(owner, row)) is not None:
                 row[HIDDEN + owner] = key
         for name, link in table.links.items():
-            made = self._linked(name, link, row, shape)
+            made = self._linked(name, link, row, shape) if name in shape.properties else NOTHING
             if made is not NOTHING:
                 row[name] = made
         row |= self._plain(shape, frozenset({*table.links, table.key.column}))

@@ -212,7 +212,7 @@ class Writer:
         row: Row = {}
         if context is not None:
             self._hang(row, table, plan, context)
-        shape = self._shapes.of(table.schema)
+        shape = self._shapes.kind_of(self._shapes.of(table.schema), request.sent)
         sent = self._taken_over(table, shape, request, row)
         nested = self._nested(table, sent)
         self._keep_parent(table, row, sent)
@@ -377,8 +377,8 @@ class Writer:
         """A row with what was sent, and `more`, in it. `whole`: what may be sent and was not is gone."""
         key, row = found
         table = self._tables[str(request.plan.item.table if request.plan.item else request.plan.table)]
-        shape = self._shapes.of(table.schema)
         request = _merged_request(request, row)
+        shape = self._shapes.kind_of(self._shapes.of(table.schema), {**row, **request.sent})
         sent = self._taken_over(table, shape, request, row)
         nested = self._nested(table, sent)
         self._keep_parent(table, row, sent)
@@ -519,11 +519,6 @@ class Writer:
                 else:
                     found[name] = self._keeper.kept(shown, asked, value, ("body", given))
             except Unshown:
-                one, other = (list(self._shapes.of(schema).enum or ()) for schema in (shown, asked))
-                if len(one) == 1 and other == [value] and self._body(request).choices:
-                    # Of several kinds of rows (`oneOf`), one is kept.
-                    why = f"{given}: the rows kept here are {one[0]!r} alone, and a {value!r} could not be shown"
-                    raise Problem(INVALID, why, ("body", given)) from None
                 found[HIDDEN + given] = value
         return found
 

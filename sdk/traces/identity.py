@@ -13,6 +13,8 @@ import inspect
 import json
 import platform
 import re
+import sys
+import sysconfig
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -236,13 +238,15 @@ def describe(value: Any) -> Any:
     """Plain data that says what `value` is, the same in every process.
 
     Functions count with their source, defaults and closure; a `partial` or bound method with its parts; dataclasses
-    and records with their fields; objects that verify with their attributes, or with their own repr where they have
-    one; any other object with its class only. Values under secret names do not count.
+    and records with their fields; objects with their own repr where they have one, else objects that verify or can be
+    called, and those of the user's own classes, with their attributes; any other object, such as a library's client,
+    with its class only. Values under secret names do not count.
     """
-    return _describe(value, frozenset(), whole=True)
+    return _describe(value, frozenset(), {}, whole=True)
 
 
-def _describe(value: Any, seen: frozenset[int], *, whole: bool = False) -> Any:
+def _describe(value: Any, seen: frozenset[int], known: dict[int, int], *, whole: bool = False) -> Any:
+    """`seen`: what `value` is in; `known`: numbers of the user's own objects that are described already."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float | complex | bytes):
@@ -250,7 +254,7 @@ def _describe(value: Any, seen: frozenset[int], *, whole: bool = False) -> Any:
     if id(value) in seen:
         return "itself"
     seen = seen | {id(value)}
-    inside = functools.partial(_describe, seen=seen)
+    inside = functools.partial(_describe, seen=seen, known=known)
     if isinstance(value, BaseModel):
         cls: Any = type(value)
         return [_name(cls), _source(cls), inside(value.model_dump())]
@@ -266,12 +270,29 @@ def _describe(value: Any, seen: frozenset[int], *, whole: bool = False) -> Any:
     if isinstance(value, functools.partial):
         return ["partial", inside(value.func), inside(value.args), inside(value.keywords)]
     if isinstance(value, types.MethodType):
-        return ["method", _describe(value.__self__, seen, whole=True), inside(value.__func__)]
+        return ["method", inside(value.__self__, whole=True), inside(value.__func__)]
     if isinstance(value, types.FunctionType):
         return _describe_function(value, inside)
     if isinstance(value, type) or inspect.isroutine(value):
         return ["code", _name(value), _source(value)]
+    if id(value) in known:  # objects may hold each other in more ways than there is time for
+        return ["known", known[id(value)]]
+    if _is_of_users_class(value) and len(seen) < _DEEPEST:
+        known[id(value)] = len(known)
+        whole = True
     return _describe_object(value, inside, whole=whole)
+
+
+_DEEPEST = 50
+"""How many values within each other are described with their attributes."""
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def _is_of_users_class(value: Any) -> bool:
+    module = type(value).__module__
+    file = getattr(sys.modules.get(module), "__file__", None)
+    is_installed = module != "__main__" and (file is None or file.startswith(_LIBRARIES))
+    return not is_installed and module.partition(".")[0] not in _OWN_PACKAGES
 
 
 def is_secret_key(key: Any) -> bool:

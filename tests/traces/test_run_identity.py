@@ -16,6 +16,7 @@ import pytest
 import sdk
 from mcp_bridge.records import Tool
 from mcp_bridge.sources.connecting import identify
+from sdk.agents import program_of
 from sdk.errors import RunFolderError
 from sdk.policies.scripted import ScriptedAgent
 from sdk.records import Message, Rollout, Task, Verdict
@@ -65,6 +66,56 @@ def from_source(tmp_path: Path, name: str, body: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.verify
+
+
+class Settings:
+    """Of the user's own, without a repr."""
+
+    def __init__(self, temperature: float) -> None:
+        self.temperature = temperature
+        self.api_key = object()
+        self.same = {"again": self}
+
+
+def answer_with(settings: Any, task: Task, endpoint: sdk.AgentEndpoint) -> str:
+    return f"{settings.temperature}"
+
+
+def agent_with(settings: Any) -> Any:
+    def agent(task: Task, endpoint: sdk.AgentEndpoint) -> str:
+        return answer_with(settings, task, endpoint)
+
+    return agent
+
+
+@pytest.mark.parametrize(
+    "make",
+    [agent_with, lambda settings: functools.partial(answer_with, settings), lambda settings: agent_with([settings])],
+    ids=["closure", "partial", "in a list"],
+)
+def test_objects_of_the_user_s_in_an_agent_count_with_their_attributes(make: Callable[[Any], Any]) -> None:
+    cold, same, hot = (program_of(make(Settings(temperature))) for temperature in (0.0, 0.0, 1.0))
+    assert cold is not None
+    assert same is not None
+    assert hot is not None
+    assert cold.identity == same.identity
+    assert cold.identity != hot.identity
+    assert cold.identity["name"] == hot.identity["name"]
+
+
+def test_objects_that_all_hold_each_other_and_long_chains_are_described_at_once() -> None:
+    class Node:
+        def __init__(self, following: Any = None) -> None:
+            self.others = [following]
+
+    crowd = [Node() for _ in range(40)]
+    for node in crowd:
+        node.others = list(crowd)
+    chain = Node()
+    for _ in range(3000):
+        chain = Node(chain)
+    assert digest(crowd) == digest(crowd)
+    assert digest(chain) == digest(chain)
 
 
 # ---- tasks

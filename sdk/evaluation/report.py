@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from mcp_bridge.extras import missing_modules
 from mcp_bridge.records import Tool
 from mcp_bridge.sources.specs import HttpSpec, OpenApiSpec, StdioSpec
 
-from ..errors import ConfigError, RunFolderError
+from ..errors import ConfigError, RunFolderError, wrong_fields
 from ..records import Rollout
 from ..traces.atomic_files import make_folder, read_json, write_bytes, write_json
 from ..traces.identity import installed_versions, plain_config, seeds_of, without_secrets
@@ -230,7 +230,8 @@ class Report(BaseModel):
         try:
             return cls.model_validate(read_json(Path(path)))
         except ValidationError as error:
-            raise RunFolderError(f"{path} is not a report: {error}; write it again with Report.write") from error
+            wrong = wrong_fields(error, "report")
+            raise RunFolderError(f"{path} is not a report: {wrong}; write it again with Report.write") from error
 
 
 def build_report(
@@ -304,6 +305,23 @@ CONDITIONS = "conditions"
 """The stage that records which stages are conditions, their names, and the tools."""
 
 
+class _Noted(BaseModel):
+    """What `note_conditions` noted."""
+
+    stages: dict[str, str] = Field(min_length=1)
+    policies: dict[str, str]
+    pairs: list[tuple[str, str]] | None
+    verdicts: dict[str, list[OutsideVerdict]]
+    tools: list[Tool]
+
+    @model_validator(mode="after")
+    def _pairs_are_known(self) -> _Noted:
+        known = {*self.stages, *self.verdicts}
+        if unknown := [name for pair in self.pairs or [] for name in pair if name not in known]:
+            raise ValueError(f"a pair names {unknown[0]!r}, which is no condition")
+        return self
+
+
 def note_conditions(
     folder: RunFolder,
     stages: Mapping[str, str],
@@ -349,35 +367,37 @@ def report_of(
     if len({one.resolve() for one in (path, *further)}) <= len(further):
         raise ConfigError("a run is named twice; give each once")
     folder, noted, earlier = next(iter(runs.values()))
-    names = list(noted["stages"])
+    names = list(noted.stages)
     for place, (_, other, _) in runs.items():
-        if list(other["stages"]) != names:
+        theirs, ours = [*other.stages, *other.verdicts], [*names, *noted.verdicts]
+        if theirs != ours:
             raise ConfigError(
-                f"{place} has the conditions {', '.join(other['stages'])}, and {path} has {', '.join(names)}; "
+                f"{place} has the conditions {', '.join(theirs)}, and {path} has {', '.join(ours)}; "
                 "give runs of the same conditions"
             )
+        if other.verdicts != noted.verdicts:
+            raise ConfigError(f"{place} and {path} have different verdicts from elsewhere; give runs with the same")
     by_run = {
-        place: {name: _rollouts_of(one, other["stages"][name], place if further else "") for name in names}
+        place: {name: _rollouts_of(one, other.stages[name], place if further else "") for name in names}
         for place, (one, other, _) in runs.items()
     }
+    for place, of_run in by_run.items():
+        _require_whole(place, runs[place][2], of_run)
     _require_same_tasks(by_run)
     measured = {name: [rollout for found in by_run.values() for rollout in found[name]] for name in names}
     tasks = {rollout.task.id: rollout.task for of_condition in measured.values() for rollout in of_condition}
-    verdicts = {
-        name: [OutsideVerdict.model_validate(one) for one in given] for name, given in noted.get("verdicts", {}).items()
-    }
-    outside = outside_rollouts(verdicts, list(tasks.values()))
+    outside = outside_rollouts(noted.verdicts, list(tasks.values()))
     rollouts = outside | measured
-    policies = {name: noted["policies"].get(name, name) for name in measured}
+    policies = {name: noted.policies.get(name, name) for name in measured}
     priced = read_prices(prices, list(dict.fromkeys(policies.values())))
     known = {name: cost.price for name, condition in earlier.conditions.items() if (cost := condition.cost)}
     families = cluster_by or earlier.cluster_by
     require_cluster(families, [rollout.task for of_condition in rollouts.values() for rollout in of_condition])
     threshold = earlier.success_threshold if success_threshold is None else success_threshold
     require_threshold(threshold)
-    tools = [Tool.model_validate(tool) for tool in noted["tools"]]
     faults = {
-        name: find_faults(of_condition, threshold=threshold, tools=tools) for name, of_condition in measured.items()
+        name: find_faults(of_condition, threshold=threshold, tools=noted.tools)
+        for name, of_condition in measured.items()
     }
     faults |= {name: outside_faults(of_condition, threshold) for name, of_condition in outside.items()}
     for place, (_, _, own) in runs.items():
@@ -391,7 +411,7 @@ def report_of(
         rollouts,
         success_threshold=threshold,
         cluster_by=families,
-        pairs=_pairs(noted["pairs"], list(rollouts), baseline),
+        pairs=_pairs(noted.pairs, list(rollouts), baseline),
         prices=known | {name: priced[policy] for name, policy in policies.items() if policy in priced},
         faults=faults,
     )
@@ -422,7 +442,17 @@ def _require_same_tasks(by_run: Mapping[str, Mapping[str, Sequence[Rollout]]]) -
             )
 
 
-def _finished(path: Path) -> tuple[RunFolder, Mapping[str, Any], Report]:
+def _require_whole(place: str, report: Report, found: Mapping[str, Sequence[Rollout]]) -> None:
+    """Raises `RunFolderError` where rollouts were removed or added since the run's report was made of them."""
+    for name, rollouts in found.items():
+        if name in report.conditions and (known := report.conditions[name].rollouts) != len(rollouts):
+            raise RunFolderError(
+                f"{place} has {len(rollouts)} rollouts of {name!r}, and its report was made of {known}: see "
+                f"`toolbake verify {place}`, and take the files from a copy of the run"
+            )
+
+
+def _finished(path: Path) -> tuple[RunFolder, _Noted, Report]:
     """The folder of a finished run, what `note_conditions` noted there, and its report."""
     folder = RunFolder.open_to_read(path)
     noted = folder.stage(CONDITIONS)
@@ -430,7 +460,13 @@ def _finished(path: Path) -> tuple[RunFolder, Mapping[str, Any], Report]:
         raise RunFolderError(
             f"{path} holds no finished evaluation or training; run the same command again to finish it"
         )
-    return folder, noted, Report.read(folder.report_json)
+    try:
+        return folder, _Noted.model_validate(noted), Report.read(folder.report_json)
+    except ValidationError as error:
+        wrong = wrong_fields(error, CONDITIONS)
+        raise RunFolderError(
+            f"{path}/stages/{CONDITIONS}.json is damaged ({wrong}); take it from a copy of the run"
+        ) from error
 
 
 def _rollouts_of(folder: RunFolder, stage: str, run: str) -> list[Rollout]:
@@ -451,10 +487,10 @@ def _id_in(run: str, rollout: str) -> str:
 
 
 def _pairs(
-    noted: Sequence[Sequence[str]] | None, names: Sequence[str], baseline: str | None
+    noted: list[tuple[str, str]] | None, names: Sequence[str], baseline: str | None
 ) -> list[tuple[str, str]] | None:
     if baseline is None:
-        return None if noted is None else [(first, second) for first, second in noted]
+        return noted
     if baseline not in names:
         raise ConfigError(f"baseline is {baseline!r}, which the run does not have; it has {', '.join(names)}")
     return [(baseline, name) for name in names if name != baseline]

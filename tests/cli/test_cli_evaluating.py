@@ -63,6 +63,10 @@ def test_a_scripted_policy_and_a_model_are_compared_kept_and_reported_again(agen
     refused = toolbake("report", "kept", "slides")
     assert refused.exit_code == 1
     assert "--to is missing: the report of 2 runs needs a folder" in refused.stderr
+    before = (agents / "kept" / "report.json").read_bytes()
+    refused = toolbake("report", "kept", "slides", "--to", "kept")
+    assert "--to is kept, a run, whose own report would be replaced; give another folder" in refused.stderr
+    assert (agents / "kept" / "report.json").read_bytes() == before
     errors = toolbake("report", "kept", "--errors")
     assert "## What went wrong first" in errors.stdout
     assert "failed of all" in errors.stdout

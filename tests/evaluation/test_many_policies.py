@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -318,6 +319,39 @@ async def test_runs_of_several_seeds_are_one_report_in_which_each_is_a_try_at_th
     await sdk.evaluate_async([get_order], others, says_shipped, models=models, output_dir=tmp_path / "four")
     with pytest.raises(ConfigError, match=r"not measured on the same tasks: 't0' .*differs"):
         report_of(places[0], tmp_path / "four")
+
+
+async def test_a_report_is_not_made_again_of_fewer_rollouts_than_the_run_had(tmp_path: Path) -> None:
+    await compared(output_dir=tmp_path)
+    file = tmp_path / "rollouts" / "evaluation_01_large.jsonl"
+    whole = file.read_bytes()
+    for left, count in ((whole[:-20], 5), (b"", 0)):
+        file.write_bytes(left)
+        with pytest.raises(RunFolderError, match=f"has {count} rollouts of 'large', and its report was made of 6"):
+            report_of(tmp_path)
+    file.unlink()
+    with pytest.raises(RunFolderError, match="has 0 rollouts of 'large'"):
+        report_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"pairs": [["large", "nobody"]]}, "a pair names 'nobody'"),
+        ({"stages": {}}, "stages: "),
+        ({"tools": [{}]}, "tools.0.name: "),
+        ({"policies": None}, "policies: "),
+    ],
+)
+async def test_damaged_notes_of_a_run_are_named_with_their_file(
+    tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
+    await compared(output_dir=tmp_path)
+    file = tmp_path / "stages" / "conditions.json"
+    noted = json.loads(file.read_bytes())
+    file.write_text(json.dumps({**noted, "data": {**noted["data"], **changed}}))
+    with pytest.raises(RunFolderError, match=r"conditions\.json is damaged \(.*" + said):
+        report_of(tmp_path)
 
 
 async def test_pictures_of_an_earlier_report_do_not_outlive_it(tmp_path: Path) -> None:

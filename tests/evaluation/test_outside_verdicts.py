@@ -81,6 +81,17 @@ async def test_the_report_is_made_again_with_the_verdicts_from_elsewhere(file: P
     assert [c.families for c in again.comparisons] == [2]
 
 
+async def test_runs_with_other_verdicts_from_elsewhere_are_not_one_report(file: Path, tmp_path: Path) -> None:
+    await measured(file, output_dir=tmp_path / "with")
+    await measured(file, output_dir=tmp_path / "without", verdicts=None)
+    with pytest.raises(ConfigError, match=r"with has the conditions scripted, large, and .*without has scripted;"):
+        report_of(tmp_path / "without", tmp_path / "with")
+    write(file, '{"task": "t0", "score": 0}')
+    await measured(file, output_dir=tmp_path / "others")
+    with pytest.raises(ConfigError, match="have different verdicts from elsewhere"):
+        report_of(tmp_path / "with", tmp_path / "others")
+
+
 async def test_another_file_of_verdicts_is_another_run(file: Path, tmp_path: Path) -> None:
     await measured(file, output_dir=tmp_path / "run")
     write(file, '{"task": "t0", "score": 0}')

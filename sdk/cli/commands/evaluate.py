@@ -305,6 +305,8 @@ def report(
 
     if len(runs) > 1 and to is None:
         raise ConfigError(f"--to is missing: the report of {len(runs)} runs needs a folder, such as --to runs/seeds")
+    if to is not None and (to / "run.json").exists() and (len(runs) > 1 or to.resolve() != runs[0].resolve()):
+        raise ConfigError(f"--to is {to}, a run, whose own report would be replaced; give another folder")
     found = report_of(
         *runs, prices=prices(price), cluster_by=cluster_by, success_threshold=threshold, baseline=baseline
     )

@@ -318,7 +318,9 @@ class _Describer:
         for keyword in ("anyOf", "oneOf"):
             if isinstance(schema.get(keyword), list):
                 parts = [part for part in schema[keyword] if isinstance(part, Mapping)]
-                return " or ".join(dict.fromkeys(self.text(part, objects, depth + 1) for part in parts)) or "anything"
+                told = " or ".join(dict.fromkeys(self.text(part, objects, depth + 1) for part in parts))
+                if told not in ("", "anything"):  # as where the choices are only of what is required
+                    return told
         kind = schema.get("type")
         if isinstance(kind, list):
             return " or ".join(str(one) for one in kind)

@@ -185,6 +185,20 @@ async def test_a_value_that_fits_several_choices_is_sent(api: Connecting) -> Non
             assert (await toolset.call("it", none)).error_kind == "invalid_arguments"
 
 
+async def test_choices_of_what_is_required_do_not_hide_the_object_from_who_gave_wrong_arguments(
+    api: Connecting,
+) -> None:
+    ways = [{"required": [name]} for name in ("description", "files")]
+    gist = {
+        "type": "object",
+        "properties": {"description": {"type": "string"}, "files": {"type": "object"}},
+        "anyOf": ways,
+    }
+    async with api({"/x": {"post": {"operationId": "it", **body(gist)}}}) as toolset:
+        text = (await toolset.call("it", {"files": {}})).text
+    assert "body (object {description?: string, files?: object}, required)" in text
+
+
 @pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded"])
 async def test_whole_numbers_are_sent_without_a_fraction(api: Connecting, kind: str) -> None:
     number = {"type": "integer"}

@@ -10,7 +10,7 @@ import hashlib
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -32,6 +32,7 @@ from ..tasks import counted, load_tasks
 from ..tasks.splitting import ThreeWaySplit
 from ..tasks.task_files import as_lines
 from ..traces.atomic_files import write_bytes
+from ..traces.journal import Journal
 from ..verifiers import run_verifier
 from .call_candidates import CallCandidate, CallCandidates, ResultValue, values_of
 from .shared_state import searchable_tools
@@ -156,6 +157,13 @@ class Found:
         return tuple(record.call.name for record in self.rollout.calls)
 
 
+_ENDS = ("paid_for_nothing", "not_found")
+_COUNTS = (
+    *("candidates", "faulty_tools", "failures", "failure", "verifier_failures", "verifier_failure", "mistaken"),
+    "seconds",
+)
+
+
 @dataclass
 class SearchReport:
     """What a search found and what not. `print` it."""
@@ -178,6 +186,28 @@ class SearchReport:
     """Rollouts of a teacher that the verifier pays for, and that would teach a mistake."""
     out_of_time: list[Task] = field(default_factory=list)
     """Tasks that were not searched because the time was over."""
+    seconds: float = 0.0
+    """Of searching, in all processes of a run."""
+
+    def note(self, wave: Sequence[Task]) -> dict[str, Any]:
+        """How tasks ended, and what was counted so far, for `go_on`."""
+        ids = [task.id for task in wave]
+        ends = {end: [task.id for task in getattr(self, end) if task.id in ids] for end in _ENDS}
+        found = [name for name in self.found if name in ids]
+        return {"found": found, **ends, "counts": {count: getattr(self, count) for count in _COUNTS}}
+
+    def go_on(
+        self, notes: Iterable[Mapping[str, Any]], tasks: Sequence[Task], known: Mapping[str, Rollout]
+    ) -> set[str]:
+        """Take over what was noted, with the rollouts that were found. Returns the tasks that need no search."""
+        by_id = {task.id: task for task in tasks}
+        for note in notes:
+            self.found |= {name: Found(by_id[name], known[name]) for name in note["found"] if name in known}
+            for end in _ENDS:
+                getattr(self, end).extend(by_id[name] for name in note[end])
+            for count, value in note["counts"].items():
+                setattr(self, count, value)
+        return {task.id for task in self.searched}
 
     @property
     def searched(self) -> list[Task]:
@@ -290,22 +320,29 @@ class DemonstrationSearch:
         wanted: int | None = None,
         known: Sequence[Rollout] = (),
         on_found: Callable[[Rollout], None] = lambda _: None,
+        journal: Journal | None = None,
     ) -> SearchReport:
         """Search until `wanted` tasks have a demonstration, every task was searched, or the time is over.
 
-        `known`: rollouts that an earlier search of the same tasks had found and handed to `on_found`.
+        `known`: rollouts that an earlier search of the same tasks had found and handed to `on_found`. `journal`: where
+        it noted what it had done, so that no task is searched twice and its time counts.
         """
         order = list(tasks)
         random.Random(self._seed).shuffle(order)
         before = {rollout.task.id: rollout for rollout in known}
-        deadline = anyio.current_time() + self.bounds.seconds
-        with self._progress.track("searching demonstrations", min(wanted or len(order), len(order))) as step:
+        done = self.report.go_on(journal.read() if journal is not None else (), order, before)
+        began = anyio.current_time() - self.report.seconds
+        deadline = began + self.bounds.seconds
+        begun = len(done if wanted is None else self.report.found)
+        with self._progress.track("searching demonstrations", min(wanted or len(order), len(order)), begun) as step:
             for begin in range(0, len(order), self._tasks_at_once):
                 if wanted is not None and len(self.report.found) >= wanted:
                     break
-                wave = order[begin : begin + self._tasks_at_once]
+                wave = [task for task in order[begin : begin + self._tasks_at_once] if task.id not in done]
+                if not wave:
+                    continue
                 if anyio.current_time() > deadline:
-                    self.report.out_of_time += order[begin:]
+                    self.report.out_of_time += [task for task in order[begin:] if task.id not in done]
                     break
                 results: dict[str, Found | str] = {}
                 searches = {task.id: _TaskSearch(self, task, self._experience(task)) for task in wave}
@@ -330,6 +367,9 @@ class DemonstrationSearch:
                         (self.report.paid_for_nothing if result else self.report.not_found).append(task)
                         if wanted is None:
                             step.advance()
+                self.report.seconds = anyio.current_time() - began
+                if journal is not None:
+                    journal.append(self.report.note(wave))
         return self.report
 
     async def _search(self, search: _TaskSearch, results: dict[str, Found | str]) -> None:
@@ -546,10 +586,11 @@ async def taught(
     wanted: int,
     known: Sequence[Rollout],
     on_found: Callable[[Rollout], None],
+    journal: Journal | None = None,
 ) -> SearchReport:
     """Play tasks with the teacher, `TRIES` times each, until `wanted` of them have a demonstration.
 
-    `known`: rollouts that an earlier call found for these tasks and handed to `on_found`. Not kept are rollouts without
+    `known`, `journal`: as of `DemonstrationSearch.run`. Not kept are rollouts without
     a call, which teach no tool, and those that would teach a mistake: with a call that failed, ended by a limit, or
     with an empty answer. Raises `PolicyFailure` where the teacher broke in all tries, and none was known.
     """
@@ -559,11 +600,14 @@ async def taught(
     engine = replace(context, host=None).engine(teacher)
     sampling = Sampling(temperature=1.0, max_tokens=context.limits.max_turn_tokens)
     at_once = max(1, context.concurrency // TRIES)
-    with context.progress.track("asking the teacher", len(order)) as step:
+    done = report.go_on(journal.read() if journal is not None else (), order, before)
+    with context.progress.track("asking the teacher", len(order), len(done)) as step:
         for begin in range(0, len(order), at_once):
             if len(report.found) >= wanted:
                 break
-            wave = order[begin : begin + at_once]
+            wave = [task for task in order[begin : begin + at_once] if task.id not in done]
+            if not wave:
+                continue
             asked = [task for task in wave if task.id not in before]
             rollouts = await engine.run(tries_of(asked, TRIES, context.seed, name="teacher"), sampling=sampling)
             broken += _count(report, rollouts)
@@ -583,6 +627,8 @@ async def taught(
                 else:
                     (report.paid_for_nothing if right and not calling else report.not_found).append(task)
                 step.advance(note=f"{len(report.found)} found")
+            if journal is not None:
+                journal.append(report.note(wave))
             enough = _HOPELESS if begin + at_once < len(order) else 1
             if not report.found and broken == report.candidates >= enough:
                 raise PolicyFailure(
@@ -644,17 +690,21 @@ async def find_demonstrations(
         folder.append_rollout(STAGE, rollout)
 
     known = folder.read_rollouts(STAGE)
+    journal = Journal(path.with_suffix(".work.jsonl"))
+    journal.cut_torn_line()
     if context.teacher is not None:
         context.progress.say(f"the teacher plays {counted(tasks.train, 'training task')}, {TRIES} times each")
         async with context.teacher() as teacher:  # opened here alone: a local one takes as much memory as a model does
-            report = await taught(tasks.train, context, teacher, wanted=wanted, known=known, on_found=keep)
+            report = await taught(
+                tasks.train, context, teacher, wanted=wanted, known=known, on_found=keep, journal=journal
+            )
     else:
         context.progress.say(
             "no training task has a demonstration: calls are searched that the verifier pays for, with "
             f"{len(tools)} of {len(context.tools.tools)} tools (warm_start.find_demonstrations)"
         )
         search = DemonstrationSearch(context, tools)
-        report = await search.run(tasks.train, wanted=wanted, known=known, on_found=keep)
+        report = await search.run(tasks.train, wanted=wanted, known=known, on_found=keep, journal=journal)
     for line in report.lines():
         context.progress.say(line)
     train = [with_demonstration(report.found[task.id]) if task.id in report.found else task for task in tasks.train]
@@ -672,6 +722,8 @@ async def find_demonstrations(
     else:
         context.progress.say(f"no demonstration was found: the model learns from its own attempts alone. {_TEACHER}")
     folder.finish_stage(STAGE, facts)
+    journal.close()
+    journal.path.unlink(missing_ok=True)
     return train
 
 

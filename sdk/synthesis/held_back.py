@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from ..records import Fact, Message, Task, User
 from ..rollouts import derive_seed
 from ..tasks import load_tasks
-from .words import words
+from .words import listed, words
 
 TOLD = ("The {name} is {value}.", "It is {value}.", "{value}")
 """How the users tell a fact, where nobody says otherwise."""
@@ -92,7 +92,7 @@ def held_back(task: Task, facts: int, *, told: Sequence[str] = TOLD, seed: int =
         name: Fact(value=value, told=text.replace("{name}", name))
         for (name, value), text in zip(chosen, texts, strict=True)
     }
-    question = Message(role="assistant", content=f"What is {_listed(f'the {name}' for name, _ in chosen)}?")
+    question = Message(role="assistant", content=f"What is {listed([f'the {name}' for name, _ in chosen])}?")
     return task.model_copy(
         update={
             "id": "-".join([task.id, "asks", *(name.replace(" ", "_") for name, _ in chosen)]),
@@ -160,8 +160,3 @@ def _without(prompt: str, name: str, value: str) -> str | None:
         thing = thing[:1].upper() + thing[1:]
     text = re.sub(r"\s+([.,?!;:])", r"\1", re.sub(r"[ \t]{2,}", " ", f"{head}{thing}{after}")).strip()
     return text if len(text.split()) > 1 else None
-
-
-def _listed(parts: Iterable[str]) -> str:
-    *others, last = parts
-    return f"{', '.join(others)} and {last}" if others else last

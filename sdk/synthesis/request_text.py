@@ -21,7 +21,7 @@ from ..records import Message
 from ..rollouts import derive_seed
 from ..verifiers.text_tokens import numbers_and_names, positions, tokenize
 from .walks import Found, NoWalk, Path, Step, Told, Walk, properties
-from .words import IDENTIFYING, MAKING, SETTING, VERBS, noun_of, singular, verb_and_object, without_id, words
+from .words import IDENTIFYING, MAKING, SETTING, VERBS, listed, noun_of, singular, verb_and_object, without_id, words
 from .worlds import Cell, Facts, Scalar, at, leaves
 
 _WRAPPERS = frozenset({"data", "items", "results", "result", "list", "records", "entries", "values", "content"})
@@ -281,11 +281,6 @@ def _awkwardness(column: str, value: Any) -> tuple[int, str]:
     return (1 if isinstance(value, str) else 2), column
 
 
-def listed(parts: list[str]) -> str:
-    """Example: `listed(["a", "b", "c"]) == "a, b and c"`"""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 _THING = re.compile(r"(?:the|a|an|all|any|each|every|my|our|this|that)\s", re.IGNORECASE)
 
 
@@ -435,11 +430,11 @@ def _question(walked: Walk, phrases: Phrases, chance: random.Random) -> Request:
 def _asked_of(content: Any) -> Iterator[tuple[Path, Scalar]]:
     """The values of a result that one may ask for. Beside a list of things, others are about its pages."""
     found = list(leaves(content))
-    listed = any(
+    has_list = any(
         isinstance(part, int) and len(path) > place + 1 for path, _ in found for place, part in enumerate(path)
     )
     for path, value in found:
-        if not listed or any(isinstance(part, int) for part in path):
+        if not has_list or any(isinstance(part, int) for part in path):
             yield path, value
 
 

@@ -400,14 +400,9 @@ def _literal(node: ast.expr) -> Any:
 
 def _value(structured: Any, text: str) -> Any:
     """A result as JSON where it is JSON; the one that MCP wraps as `{"result": ...}` by itself."""
-    if isinstance(structured, dict) and set(structured) == {"result"}:
-        return structured["result"]
-    if structured is not None:
-        return structured
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    if structured is None:
+        return _as_read(text)
+    return structured["result"] if isinstance(structured, dict) and set(structured) == {"result"} else structured
 
 
 def _as_read(text: str) -> Any:
@@ -459,11 +454,13 @@ def _only_value(results: Sequence[Any]) -> Any:
     """The value of the last result where it has one only."""
     leaves = _leaves(results[-1], "$")
     values = list(leaves.values())
-    if len(values) == 1 and not (isinstance(values[0], str) and len(values[0].split()) > _LONGEST_VALUE):
+    too_long = any(isinstance(value, str) and len(value.split()) > _LONGEST_VALUE for value in values)
+    if len(values) == 1 and values[0] not in (None, "") and not too_long:
         return values[0]
+    count = "no value" if values in ([None], [""]) else f"{len(values)} values"
     raise ConfigError(
-        f"the calls change nothing, and the last one returns {len(values)} values: name the one that is asked for, for "
-        f"example answer: {next(iter(leaves), '$')!r}; it returns {', '.join(list(leaves)[:20]) or 'nothing'}"
+        f"the calls change nothing, and the last one returns {count}: name the one that is asked for, for example "
+        f"answer: {next(iter(leaves), '$')!r}; it returns {', '.join(list(leaves)[:20]) or 'nothing'}"
     )
 
 

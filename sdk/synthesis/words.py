@@ -6,9 +6,11 @@ Values are its numbers, identifiers, quoted texts, names, dates and other runs o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ..verifiers.text_tokens import CLOCK, DATE, iso_date, of_24_hours
 
 IDENTIFYING = frozenset({"id", "ids", "key", "uuid", "code", "number", "name", "title", "slug", "handle", "login"})
 """Last words of columns that name a row by themselves, as in "order 4417"."""
@@ -73,6 +75,11 @@ def verb_and_object(tool: str) -> tuple[str, str]:
     return "", " ".join(found)
 
 
+def listed(parts: Sequence[str]) -> str:
+    """Example: `listed(["a", "b", "c"]) == "a, b and c"`"""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
 def without_id(name: str) -> str:
     """What an identifier is of. Example: `without_id("customer_id") == "customer"`; empty for `id` alone."""
     found = words(name)
@@ -103,11 +110,7 @@ _TOKEN = re.compile(r"[^\s,;!?()\[\]{}\"“”]+")
 _QUOTED = re.compile(r"[\"“]([^\"“”\n]{1,200})[\"”]|(?<!\w)['‘]([^'‘’\n]{1,200})['’](?!\w)")
 _NUMBER = re.compile(r"[-+]?[$€£¥#]?(\d[\d,]*(?:\.\d+)?)%?")
 _DATE = re.compile(r"\b(\d{4})-(\d{1,2})-(\d{1,2})\b")
-_MONTHS = words("january february march april may june july august september october november december")
-_MONTH = "|".join(f"{month}|{month[:3]}" for month in _MONTHS)
-_DAY_MONTH_YEAR = re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? ({_MONTH}),? (\d{{4}})\b", re.IGNORECASE)
-_MONTH_DAY_YEAR = re.compile(rf"\b({_MONTH}) (\d{{1,2}})(?:st|nd|rd|th)?,? (\d{{4}})\b", re.IGNORECASE)
-_CLOCK = re.compile(r"\b(\d{1,2})(?::(\d\d))? ?(am|pm)\b|\b([01]?\d|2[0-3]):([0-5]\d)\b", re.IGNORECASE)
+_CLOCK = re.compile(r"\b([01]?\d|2[0-3]):([0-5]\d)\b(?! ?[ap]\.?m\b)", re.IGNORECASE)
 _NUMBER_WORDS = words("zero one two three four five six seven eight nine ten eleven twelve")
 STOPWORDS = frozenset(
     words(
@@ -204,15 +207,11 @@ class PromptValues:
         """Dates and times as ISO 8601 writes them."""
         for found in _DATE.finditer(self.text):
             yield self._dated(found, f"{found[1]}-{int(found[2]):02}-{int(found[3]):02}")
-        for pattern, day, month in ((_DAY_MONTH_YEAR, 1, 2), (_MONTH_DAY_YEAR, 2, 1)):
+        for pattern, written in ((DATE, iso_date), (CLOCK, of_24_hours)):
             for found in pattern.finditer(self.text):
-                number = next(n for n, name in enumerate(_MONTHS, 1) if name.startswith(found[month].lower()[:3]))
-                yield self._dated(found, f"{found[3]}-{number:02}-{int(found[day]):02}")
+                yield self._dated(found, written(found))
         for found in _CLOCK.finditer(self.text):
-            hour = int(found[1] or found[4])
-            if found[3]:
-                hour = hour % 12 + 12 * (found[3].lower() == "pm")
-            yield self._dated(found, f"{hour:02}:{found[2] or found[5] or '00'}")
+            yield self._dated(found, f"{int(found[1]):02}:{found[2]}")
 
     def _dated(self, found: re.Match[str], value: str) -> PromptValue:
         begin, end = self._places(found.start(), found.end())

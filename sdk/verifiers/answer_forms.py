@@ -46,13 +46,8 @@ _INSTRUCTION = re.compile(r"\W*(?:please\W+)?(?:do not|don't|never|avoid|if|only
 def words_asked(rollout: Rollout) -> list[Any]:
     """The words of the user's messages, one after the other. An answer may repeat the denials among them ("Which have
     not left?"), but not those of instructions ("If you cannot tell, say so.")."""
-    asked = (one for text in user_texts(rollout) for one in sentences(text) if not _INSTRUCTION.match(one))
+    asked = (one for text in rollout.user_texts for one in sentences(text) if not _INSTRUCTION.match(one))
     return [word for sentence in asked for word in tokenize(sentence)]
-
-
-def user_texts(rollout: Rollout) -> list[str]:
-    """The user's messages, later turns included."""
-    return rollout.user_texts
 
 
 def judged_answer(rollout: Rollout, problem: Callable[[str], str | None]) -> Verdict:
@@ -250,6 +245,8 @@ def json_document(text: str) -> Any:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ValueError("half a surrogate pair is no character") from None
+    except RecursionError:
+        raise ValueError("nested too deeply to be read") from None
     return value
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
-from .answer_forms import DENIALS, gold, judged_answer, user_texts, words_asked
+from .answer_forms import DENIALS, gold, judged_answer, words_asked
 from .repetition import listed, repeated
 from .text_tokens import (
     NO_CONTENT,
@@ -42,13 +42,13 @@ _BETWEEN = re.compile(rf"\bbetween\s+(?:\w+\s+)?(?:[^\w\s]?\d|(?:{_SMALL})\b)", 
 _MULTIPLE_BEFORE = r"\b(?:half|twice|thrice|double|triple|times)(?:\s+(?:of|the|these|those))*:?\s+$|[×]\s*$"
 _MULTIPLE_AFTER = (
     r"\s*\b(?:dozen|hundred|thousand|million|billion|and (?:(?:an?|one|two|three) )?(?:half|third|quarter|fifth)s?)\b"
-    r"|(?:\s?k|[mb]|[bm]n|st|nd|rd|th)\b|\s*[/*×x^]\s*\d|\s*\+|\s+\d+/\d"
+    r"|(?:\s?k|[mb]|[bm]n|st|nd|rd|th)\b|\s*[/*×x^]\s*\d|\s*(?:\+|plus\W*$)|\s+\d+/\d"
     "|\\s*[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2079\u2150-\u215e]"
 )
+_LIMITS = "at least|(?:more|less|fewer|greater) than|over|under|above|below|almost|nearly"
 _LIMIT_BEFORE = re.compile(
     r"\b(?:(?:a )?(?:min|max)(?:imum)?\.?(?: of)?|exceed(?:s|ed|ing)?|upwards? of|in excess of|within|beyond"
-    r"|as (?:many|much|few|little|high|low|long) as|approach(?:es|ing)|short of|at least"
-    r"|(?:more|less|fewer|greater) than|over|under|above|below|almost|nearly)\s+$",
+    rf"|as (?:many|much|few|little|high|low|long) as|approach(?:es|ing)|short of|{_LIMITS})\s+$",
     re.IGNORECASE,
 )
 _LIMIT_AFTER = re.compile(
@@ -68,9 +68,9 @@ _RATES = frozenset({"per", "each", "every", "one", "single", "rate", "price", "a
 _RATES |= {"daily", "hourly", "weekly", "monthly", "yearly", "annual"}
 """Words of a prompt that asks for an amount per something."""
 _BEFORE = re.compile(
-    r"(?:\b(?:not|no|never|isn't|wasn't|cannot|(?:more|less|fewer|greater|other|rather) than|at (?:least|most)|up to"
-    r"|almost|nearly|as much as|used to be|(?:may|might|could|would|let's) (?:be|say)|if (?:\w+ ){0,2}(?:is|was)"
-    rf"|over|under|above|below|(?:close|closer|near|nearer|next|{_SMALL}) to)"
+    rf"(?:\b(?:not|no|never|isn't|wasn't|cannot|(?:other|rather) than|at most|up to|{_LIMITS}"
+    r"|as much as|used to be|(?:may|might|could|would|let's) (?:be|say)|if (?:\w+ ){0,2}(?:is|was)"
+    rf"|(?:close|closer|near|nearer|next|{_SMALL}) to)"
     r"|(?:^\W*|\b(?:is|are|from|about|around|roughly|approximately|costs?|takes?|weighs?)\s+)"
     r"\d[\d.,]*(?:\s?[^\W\d]+)? to"
     rf")\b\s*(?:\w+\s+)?$|[<>≤≥±]\s*$|{_MULTIPLE_BEFORE}",
@@ -86,10 +86,10 @@ _SLACK = Decimal("1e-18")
 """Tolerance for factors such as 5/9, which have 28 digits here."""
 
 
-_DIGITS = {word: str(number) for number, word in enumerate(_SMALL.split("|"))}
+_DIGITS = {"none": "0", **{word: str(number) for number, word in enumerate(_SMALL.split("|"))}}
 _NUMBER_WORD = re.compile(
     r"(?P<larger>\b(?:(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|million|point)(?:[\s-]+and)?[\s-]+)?"
-    rf"(?:\b(?:{_SMALL.replace('one|', '')})\b"
+    rf"(?:\b(?:none|{_SMALL.replace('one|', '')})\b"
     r"|(?:(?<=\bis )|(?<=\bhas )|(?<=\bhave )|(?<=\bonly )|(?<=\bexactly )|^)one\b(?!'s)"
     r"(?!\s(?:of|or|that|which|who|another|more|can|must|should|may|cannot)\b))"
     r"(?!-\w|[\s-]+(?:hundred|thousand|million|billion|point|and\sa|half|halves|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten)ths?)\b)",
@@ -140,7 +140,7 @@ class answer_number(ReadyMade):
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the answer says the expected amount and no other."""
         wanted = _wanted(rollout)
-        asked = {(one.amount, one.dimension) for text in user_texts(rollout) for one in quantities(_with_digits(text))}
+        asked = {(one.amount, one.dimension) for text in rollout.user_texts for one in quantities(_with_digits(text))}
         words = set(words_asked(rollout))
         return judged_answer(rollout, lambda said: self._problem(said, wanted, asked, words))
 
@@ -471,7 +471,7 @@ class answer_match(ReadyMade):
         answer = tokenize(said)
         if not answer:
             return "the answer is empty"
-        prompt = [tokenize(read(text)) for text in user_texts(rollout)]
+        prompt = [tokenize(read(text)) for text in rollout.user_texts]
         known = [token for text in prompt for token in text]
         if len(answer) > (most := self.max_words + _REPEATS * len(known)):
             # One that goes on and on, such as an untrained model's, would take long to look through.
@@ -540,9 +540,9 @@ class answer_match(ReadyMade):
         if told := repeated(rollout, answer, rest, [known, *right], self.other_values):
             return told
         others = _of_the_same_shape(answer, spans, golds, known)
-        if len(others) > self.other_values:
+        if len(others) > self.other_values or any(_beside(said, one, right) for one in others):
             return f"the answer also says {', '.join(others[:5])}"
-        return listed(said, right, self.other_values, user_texts(rollout))
+        return listed(said, right, self.other_values, rollout.user_texts, several=len(golds) > 1)
 
     def _options(self, rollout: Rollout) -> dict[str, list[list[Token]]]:
         options = rollout.task.expected.get("options", self.options)
@@ -604,7 +604,8 @@ def _gold_tokens(choice: Any) -> list[list[Token]]:
     return _written(str(choice))
 
 
-_MOMENT = r"(?:\d{4}-\d\d-\d\d|\d\d:\d\d(?::\d\d)?)(?![\w:-])"
+_HOUR = r"\d\d:\d\d(?::\d\d)?"
+_MOMENT = rf"(?:\d{{4}}-\d\d-\d\d(?: {_HOUR})?|{_HOUR})(?![\w:-])"
 _SPAN = re.compile(
     rf"(?P<from>{_MOMENT})\s*(?:-+|[–—]|to|till|until|through)\s*(?P<to>{_MOMENT})"
     rf"|\bbetween (?P<from2>{_MOMENT}) and (?P<to2>{_MOMENT})",
@@ -621,10 +622,13 @@ _ENDS |= {"last", "latest", "long", "valid"}
 
 def _spanned(said: str, golds: list[list[list[list[Token]]]], known: list[Token]) -> str | None:
     """Where the answer names an expected date or time only as the limit or the end of a span, its words."""
-    right = {form[0] for choices in golds for choice in choices for form in choice if len(form) == 1}
+    forms = [form for choices in golds for choice in choices for form in choice]
+    right = {form[0] for form in forms if len(form) == 1}
     for span in _SPAN.finditer(said):
-        ends = {span["from"] or span["from2"], span["to"] or span["to2"]}
-        if ends & right and not ends <= right.union(known) and not _MOVED.search(said[: span.start()]):
+        ends = [tokenize(span["from"] or span["from2"]), tokenize(span["to"] or span["to2"])]
+        is_right = [any(positions(form, end) for form in forms) for end in ends]
+        is_known = [is_one or set(known).issuperset(end) for is_one, end in zip(is_right, ends, strict=True)]
+        if any(is_right) and not all(is_known) and not _MOVED.search(said[: span.start()]):
             return span[0]
     for limit in _LIMIT.finditer(said):
         word = limit[1].split()[0].lower()
@@ -657,6 +661,13 @@ def _of_the_same_shape(
         if at not in spans and token not in known and _shape(token) in shapes and answer[at - 1] not in _NEGATIONS
     ]
     return list(dict.fromkeys(found))
+
+
+def _beside(said: str, other: str, right: list[list[Token]]) -> bool:
+    """Whether `said` lists another identifier right beside an expected one: "BAY-12 and BAY-13"."""
+    ends = [re.escape(other), "|".join(re.escape(str(form[0])) for form in right if len(form) == 1)]
+    pairs = "|".join(rf"(?:{one})(?:[\s,/&]+(?:and\s+)?)(?:{two})" for one, two in (ends, ends[::-1]))
+    return re.search(rf"(?<![\w-])(?:{pairs})(?![\w-])", said, re.IGNORECASE) is not None
 
 
 def _shape(token: Token) -> str | None:
@@ -694,8 +705,8 @@ def _turned(rollout: Rollout, golds: list[list[list[list[Token]]]]) -> str | Non
     sentences of the prompt.
     """
     wanted = {form[0] for choices in golds for choice in choices for form in choice if len(form) == 1}
-    asked = [sentence for text in user_texts(rollout) for sentence in _sentences(text)]
-    statements = [one for text in user_texts(rollout) for one in _sentences(_CHOICE.sub(" ", text))]
+    asked = [sentence for text in rollout.user_texts for sentence in _sentences(text)]
+    statements = [one for text in rollout.user_texts for one in _sentences(_CHOICE.sub(" ", text))]
     told = " ".join(sentence for sentence in statements if not _FORM_ASKED.search(sentence))
     said = " ".join(one for one in _sentences(rollout.answer) if one not in asked or _WORD_ALONE.fullmatch(one))
     for word, opposite in (("yes", "no"), ("no", "yes")):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from mcp_bridge import safe_text
 
@@ -54,22 +54,9 @@ def _pattern_tokens(pattern: Any, depth: int = 0) -> str:
             f"{{{', '.join(f'{_value(name)}: {_pattern_tokens(item, depth + 1)}' for name, item in pattern.items())}}}"
         )
     gold = pattern[key]
-    if key == "$near":
-        return f"{_value(gold)}±{_value(pattern['within'])}"
     if key == "$one_of":
         return f"({' or '.join(_pattern_tokens(choice, depth + 1) for choice in gold)})"
-    return _FORMS[key].format(_pattern_tokens(gold, depth + 1))
-
-
-_FORMS = {
-    "$any": "(any value)",
-    "$absent": "(not given)",
-    "$optional": "({}, or not given)",
-    "$text": "≈{}",
-    "$says": "(a text with {})",
-    "$pattern": "(a text like {})",
-    "$set": "({} in any order)",
-}
+    return _KINDS[key].shown.format(_pattern_tokens(gold, depth + 1), _value(pattern.get("within")))
 
 
 def _value(value: Any) -> str:
@@ -318,74 +305,76 @@ def _special(pattern: Mapping[str, Any], value: Any, where: str) -> bool:
             f"{where} holds {shortened(pattern)}; a pattern has one of the keys {', '.join(_KINDS)} and no other "
             "($near takes `within`)"
         )
-    return _KINDS[name](pattern[name], value, where, pattern)
+    kind = _KINDS[name]
+    if not kind.takes(pattern[name], pattern):
+        raise VerifierError(f"{where} holds {shortened(pattern)}; {kind.form}")
+    return kind.fit(pattern[name], value, where, pattern)
 
 
-def _near(gold: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
-    within = pattern.get("within")
-    if not is_number(gold) or within is None or not is_number(within) or within < 0:
-        raise VerifierError(f"{where} holds {shortened(pattern)}; write {{'$near': 12.5, 'within': 0.01}}")
+def _near(gold: Any, value: Any, _where: str, pattern: Mapping[str, Any]) -> bool:
     if not is_number(value) or abs(value) > _MOST:
         return False
     # A little more than `within`, since 0.3 - 0.2 is not 0.1 in binary.
-    return bool(abs(value - gold) <= within + 1e-9 * max(1.0, abs(gold)))
+    return bool(abs(value - gold) <= pattern["within"] + 1e-9 * max(1.0, abs(gold)))
 
 
-def _one_of(choices: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
-    if not isinstance(choices, list) or not choices:
-        raise VerifierError(f"{where} holds {shortened(pattern)}; give a list of patterns")
-    return any(fits(choice, value, where) for choice in choices)
-
-
-def _set(items: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
-    if not isinstance(items, list):
-        raise VerifierError(f"{where} holds {shortened(pattern)}; give a list of patterns")
-    if not isinstance(value, list) or len(value) != len(items):
-        return False
-    return not unmatched(items, value, lambda item, one: fits(item, one, where))[0]
-
-
-def _argument_text(gold: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
-    same = isinstance(value, str) and tokenize(value) == _words(gold, where, pattern)
+def _text(gold: Any, value: Any, _where: str, pattern: Mapping[str, Any]) -> bool:
+    wanted, words = tokenize(gold), tokenize(value) if isinstance(value, str) else []
+    same = bool(positions(wanted, words)) if "$says" in pattern else words == wanted
     return same and not other_currency(gold, value)
 
 
-def _says(gold: Any, value: Any, where: str, pattern: Mapping[str, Any]) -> bool:
-    said = isinstance(value, str) and bool(positions(_words(gold, where, pattern), tokenize(value)))
-    return said and not other_currency(gold, value)
+class _Kind(NamedTuple):
+    """A kind of pattern: how it is shown, its argument and `within` in braces, what fits it, and what it takes."""
+
+    shown: str
+    fit: Callable[[Any, Any, str, Mapping[str, Any]], bool]
+    takes: Callable[[Any, Mapping[str, Any]], bool] = lambda _gold, _pattern: True
+    form: str = ""
+    """What to give, where it does not take what is there."""
 
 
-def _words(gold: Any, where: str, pattern: Mapping[str, Any]) -> list[Any]:
-    words = tokenize(gold) if isinstance(gold, str) else []
-    if not words:
-        raise VerifierError(f"{where} holds {shortened(pattern)}; give a text with at least one word")
-    return words
+def _has_words(text: Any, _pattern: Mapping[str, Any]) -> bool:
+    return isinstance(text, str) and bool(tokenize(text))
 
 
-_Kind = Callable[[Any, Any, str, Mapping[str, Any]], bool]
-_KINDS: dict[str, _Kind] = {
-    "$any": lambda _gold, value, _where, _pattern: value is not ABSENT,
-    "$absent": lambda _gold, value, _where, _pattern: value is ABSENT or value is None,
-    "$optional": lambda inner, value, where, _pattern: value is ABSENT or value is None or fits(inner, value, where),
-    "$one_of": _one_of,
-    "$near": _near,
-    "$text": _argument_text,
-    "$says": _says,
-    "$pattern": lambda gold, value, where, _pattern: isinstance(value, str) and matches(gold, value, where=where),
-    "$set": _set,
-}
+def _is_near(gold: Any, pattern: Mapping[str, Any]) -> bool:
+    return is_number(gold) and is_number(pattern.get("within")) and bool(pattern["within"] >= 0)
 
 
-_TAKES: dict[str, Callable[[Any, Mapping[str, Any]], bool]] = {
-    "$any": lambda _gold, _pattern: True,
-    "$absent": lambda _gold, _pattern: True,
-    "$optional": lambda _gold, _pattern: True,
-    "$one_of": lambda choices, _pattern: isinstance(choices, list) and bool(choices),
-    "$near": lambda gold, pattern: is_number(gold) and is_number(pattern.get("within")),
-    "$text": lambda gold, _pattern: isinstance(gold, str),
-    "$says": lambda gold, _pattern: isinstance(gold, str),
-    "$pattern": lambda gold, _pattern: isinstance(gold, str),
-    "$set": lambda items, _pattern: isinstance(items, list),
+_LIST, _WORDS = "give a list of patterns", "give a text with at least one word"
+_KINDS = {
+    "$any": _Kind("(any value)", lambda _gold, value, _where, _pattern: value is not ABSENT),
+    "$absent": _Kind("(not given)", lambda _gold, value, _where, _pattern: value is ABSENT or value is None),
+    "$optional": _Kind(
+        "({}, or not given)",
+        lambda inner, value, where, _pattern: value is ABSENT or value is None or fits(inner, value, where),
+    ),
+    "$one_of": _Kind(
+        "",
+        lambda choices, value, where, _pattern: any(fits(choice, value, where) for choice in choices),
+        lambda choices, _pattern: isinstance(choices, list) and bool(choices),
+        _LIST,
+    ),
+    "$near": _Kind("{}±{}", _near, _is_near, "write {'$near': 12.5, 'within': 0.01}"),
+    "$text": _Kind("≈{}", _text, _has_words, _WORDS),
+    "$says": _Kind("(a text with {})", _text, _has_words, _WORDS),
+    "$pattern": _Kind(
+        "(a text like {})",
+        lambda gold, value, where, _pattern: isinstance(value, str) and matches(gold, value, where=where),
+        lambda gold, _pattern: isinstance(gold, str),
+        "give a regular expression as a text",
+    ),
+    "$set": _Kind(
+        "({} in any order)",
+        lambda items, value, where, _pattern: (
+            isinstance(value, list)
+            and len(value) == len(items)
+            and not unmatched(items, value, lambda item, one: fits(item, one, where))[0]
+        ),
+        lambda items, _pattern: isinstance(items, list),
+        _LIST,
+    ),
 }
 
 
@@ -394,8 +383,8 @@ def pattern_key(value: Any) -> str | None:
     one: APIs have arguments such as `{"$set": {"status": "open"}}`."""
     if not isinstance(value, Mapping) or len(value) > 2:
         return None
-    key = next((key for key in value if key in _TAKES), None)
-    whole = key is not None and len(value) == 1 + (key == "$near") and _TAKES[key](value[key], value)
+    key = next((key for key in value if key in _KINDS), None)
+    whole = key is not None and len(value) == 1 + (key == "$near") and _KINDS[key].takes(value[key], value)
     return key if whole else None
 
 

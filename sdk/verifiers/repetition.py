@@ -114,10 +114,18 @@ _MORE_ITEMS = 1
 """How many more than `other_values` items may stand in a list with the right one: "Graz, Austria, Europe"."""
 
 
-def listed(said: str, right: Sequence[Sequence[Token]], other_values: int, asked: Sequence[str] = ()) -> str | None:
+def listed(
+    said: str,
+    right: Sequence[Sequence[Token]],
+    other_values: int,
+    asked: Sequence[str] = (),
+    *,
+    several: bool = False,
+) -> str | None:
     """The reason why an answer only lists what is right among other values, or None: the right value is an item of its
     own, and more than `other_values` + 1 other items are in the list, or one is after "or"; or a line of words without
-    any sign has it; or the other of two that the user `asked` about ("A or B?") is an item beside it.
+    any sign has it; or the other of two that the user `asked` about ("A or B?") is an item beside it. Where `several`
+    are wanted, an answer that is nothing but a list has no other items.
 
     An item is a run of at most three words, all with content, between separators. Where the right one begins with a
     preposition ("in the truck"), others may, too.
@@ -149,7 +157,8 @@ def listed(said: str, right: Sequence[Sequence[Token]], other_values: int, asked
     if not any(words in wanted for words, _ in pieces):
         return None
     others = [" ".join(map(str, one[0])) for one in pieces if is_other(one)]
-    if len(others) > other_values + _MORE_ITEMS:
+    is_list = several and sum(words in wanted for words, _ in pieces) > 1 and all(is_bare for _, is_bare in pieces)
+    if len(others) > (0 if is_list else other_values + _MORE_ITEMS):
         return f"the answer lists other values, too: {', '.join(others[:5])}"
     rivals = [other for one, other in _two_asked(asked) if one in wanted and other not in wanted]
     if rival := next((one for one in pieces if is_other(one) and one[0] in rivals), None):

@@ -101,7 +101,8 @@ class Quantity:
 def quantities(text: str) -> list[Quantity]:
     """The numbers of a text with their units, in order. Dates, times and identifiers do not count.
 
-    Two that follow each other, of one dimension and the second in a smaller unit, are one: "1 h 30 min".
+    Two that follow each other, of one dimension and the second in a smaller unit, are one: "1 h 30 min", "1 hour and 30
+    minutes".
 
     Example: `quantities("1.5 kg in 2 parcels")` -> 1.5 kg and 2
     """
@@ -129,7 +130,8 @@ def quantities(text: str) -> list[Quantity]:
 
 def _continues(quantity: Quantity, dimension: str, number: Decimal, factor: Decimal, between: str) -> bool:
     compound = dimension in ("time", "length", "mass") and number >= 0
-    return compound and quantity.dimension == dimension and quantity.factor > factor and not between.strip()
+    joined = between.strip(" ,") in ("", "and")
+    return compound and quantity.dimension == dimension and quantity.factor > factor and joined
 
 
 def _unit(match: re.Match[str]) -> tuple[str, int]:
@@ -246,12 +248,12 @@ _MONTH = (
     r"|nov(?:ember)?|dec(?:ember)?)"
 )
 _DAY = r"(?:0?[1-9]|[12]\d|3[01])"
-_DATE = re.compile(
+DATE = re.compile(
     rf"\b(?P<d>{_DAY})(?:st|nd|rd|th|\.)? (?:of )?(?P<m>{_MONTH})\.?,? (?P<y>\d{{4}})\b"
     rf"|\b(?P<m2>{_MONTH})\.? (?P<d2>{_DAY})(?:st|nd|rd|th)?,? (?P<y2>\d{{4}})\b",
     re.IGNORECASE,
 )
-_CLOCK = re.compile(r"(?<![\w.:])(?P<h>0?[1-9]|1[0-2])(?:[:.](?P<m>[0-5]\d))? ?(?P<half>[ap])\.?m\b", re.IGNORECASE)
+CLOCK = re.compile(r"(?<![\w.:])(?P<h>0?[1-9]|1[0-2])(?:[:.](?P<m>[0-5]\d))? ?(?P<half>[ap])\.?m\b", re.IGNORECASE)
 _HALF_DAY = re.compile(r"\d ?[apAP]\.?[mM]\b")
 _DATE_AND_TIME = re.compile(r"\b(\d{4}-\d\d-\d\d)(?:T|,? at |,? )(\d\d:\d\d)(?::00(?:\.0+)?)?(?![\dZ:+]|[.-]\d)")
 _SHORT_HOUR = re.compile(r"(?<![\w.:-])(?=\d:[0-5]\d(?![\d:]))")
@@ -265,18 +267,20 @@ def as_typed(text: str) -> str:
     # Most texts have none of these; looking for the letters first is several times faster.
     folded = text.casefold()
     if any(month in folded for month in _MONTHS):
-        text = _DATE.sub(_iso_date, text)
+        text = DATE.sub(iso_date, text)
     if _HALF_DAY.search(text):
-        text = _CLOCK.sub(_of_24_hours, text)
+        text = CLOCK.sub(of_24_hours, text)
     return _DATE_AND_TIME.sub(r"\1 \2", _SHORT_HOUR.sub("0", text)) if ":" in text else text
 
 
-def _iso_date(found: re.Match[str]) -> str:
+def iso_date(found: re.Match[str]) -> str:
+    """What `DATE` found, as 2026-01-05."""
     month = _MONTHS.index((found["m"] or found["m2"])[:3].lower()) + 1
     return f"{found['y'] or found['y2']}-{month:02}-{int(found['d'] or found['d2']):02}"
 
 
-def _of_24_hours(found: re.Match[str]) -> str:
+def of_24_hours(found: re.Match[str]) -> str:
+    """What `CLOCK` found, as 14:30."""
     hour = int(found["h"]) % 12 + 12 * (found["half"] in "pP")
     return f"{hour:02}:{found['m'] or '00'}"
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -26,6 +28,7 @@ from sdk.synthesis.call_candidates import CallCandidates
 from sdk.synthesis.found_demonstrations import DemonstrationSearch, SearchBounds, SearchReport, with_demonstration
 from sdk.synthesis.shared_state import may_change, searchable_tools, shared_state_line
 from sdk.synthesis.words import PromptValues
+from sdk.traces.journal import Journal
 from sdk.verifiers import all_of, answer_match, calls_match, final_state
 
 GOLD = all_of(final_state(), calls_match(), answer_match())
@@ -116,6 +119,22 @@ def test_a_search_is_the_same_again_and_goes_on_from_what_was_found() -> None:
     assert [one.id for one in kept[len(first.found) :]] == [
         one.id for one in kept[len(first.found) - 2 : len(first.found)]
     ]
+
+
+def test_a_search_that_goes_on_has_the_counts_and_the_time_of_one_that_was_never_cut_off(tmp_path: Path) -> None:
+    given, kept, journal = stripped(1, "1")[:12], [], Journal(tmp_path / "work.jsonl")
+    given.append(Task(prompt="Sing a song.", expected={"answer": "la"}, id="never"))
+    whole = search(Helpdesk(), given, GOLD)
+    search(Helpdesk(), given, GOLD, wanted=1, on_found=kept.append, journal=journal)
+    resumed = search(Helpdesk(), given, GOLD, known=kept, journal=journal)
+    assert (resumed.candidates, resumed.lines()) == (whole.candidates, whole.lines())
+    assert [task.id for task in resumed.not_found] == [task.id for task in whole.not_found]
+    first = json.loads(journal.path.read_text().splitlines()[0])
+    first["counts"]["seconds"] = 300.0
+    spent = Journal(tmp_path / "spent.jsonl")
+    spent.append(first)
+    over = search(Helpdesk(), given, GOLD, known=kept, journal=spent)
+    assert len(over.out_of_time) == len(given) - len(over.searched) > 0
 
 
 def test_two_calls_are_found_where_one_is_not_paid_and_none_where_one_is() -> None:

@@ -134,6 +134,15 @@ def test_an_answer_that_is_a_price_is_no_path(price: str) -> None:
     assert sdk.solve(cost, "What does it cost?", "cost()", answer=price).expected["answer"] == price
 
 
+@pytest.mark.parametrize("returned", [None, ""])
+def test_nothing_is_no_answer_that_is_taken_by_itself(returned: str | None) -> None:
+    def find(text: str) -> str | None:
+        return returned if text else text
+
+    with pytest.raises(sdk.ConfigError, match=r"the last one returns no value: name the one that is asked for"):
+        sdk.solve([find], "Is there a lamp?", "find(text='lamp')")
+
+
 def test_one_call_may_be_an_object_and_a_reply_a_number(tmp_path: Path) -> None:
     def add(a: int) -> int:
         return a + 1

@@ -86,7 +86,7 @@ def test_a_csv_cell_that_is_too_long_is_named_as_such(tmp_path, text):
 @pytest.mark.parametrize("above", ["", "sep={}\r\n"], ids=["plain", "Excel's first line"])
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_csv_of_a_spreadsheet_is_read_with_its_separator_and_without_emptied_rows(tmp_path, separator, above):
-    lines = ["prompt,expected.answer,setup.seed", "one,a,7", ",,", "two,b,8", " ,,"]
+    lines = ["prompt, expected.answer ,setup.seed", "one,a,7", ",,", "two,b,8", " ,,"]
     path = tmp_path / "tasks.csv"
     path.write_text(
         "\ufeff" + above.format(separator) + "".join(line.replace(",", separator) + "\r\n" for line in lines),

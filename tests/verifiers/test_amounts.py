@@ -63,7 +63,18 @@ async def test_an_amount_may_have_a_currency_where_no_result_names_one():
     assert (await run_verifier(grounded(answer_match()), one)).score == 1
 
 
-BOUNDED = ["5+", "5+ nurses", "a minimum of 5", "It exceeds 5.", "max 5", "min. 5", "minimum 5", "5 minimum", "over 5"]
+BOUNDED = [
+    "5+",
+    "5+ nurses",
+    "5 plus",
+    "a minimum of 5",
+    "It exceeds 5.",
+    "max 5",
+    "min. 5",
+    "minimum 5",
+    "5 minimum",
+    "over 5",
+]
 BOUNDED += ["upwards of 5", "in excess of 5", "as many as 5", "within 5", "5 and above", "5 and counting", "at least 5"]
 MULTIPLIED = ["5 hundred", "5 and a half", "5k", "5 k", "5½", "5²", "5^2", "5x2", "5 x 2", "5 1/2", "5 pairs"]
 MULTIPLIED += ["5 too many"]
@@ -91,6 +102,12 @@ async def test_a_number_that_is_a_limit_or_a_part_of_another_amount_is_wrong(ver
 @pytest.mark.parametrize("verifier", [answer_match(), answer_number()])
 async def test_an_amount_may_have_the_limit_and_the_rate_that_are_asked_for(verifier, prompt, answer, gold):
     assert await score(verifier, answer, gold, prompt=prompt) == 1
+
+
+@pytest.mark.parametrize("joint", [" ", " and ", ", ", ", and "])
+async def test_hours_and_minutes_are_one_amount_whatever_joins_them(joint):
+    assert await score(answer_number(), f"It takes 1 hour{joint}30 minutes.", "90 min") == 1
+    assert await score(answer_number(), f"It takes 1 hour{joint}30 minutes.", "1 hour") == 0
 
 
 @pytest.mark.parametrize("verifier", [answer_match(), answer_number()])

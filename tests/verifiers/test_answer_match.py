@@ -192,7 +192,14 @@ async def test_yes_and_no_do_not_count_where_their_clause_says_the_opposite(prom
             "Which bay is free?",
             "BAY-12",
             ["BAY-12, not BAY-13 and not BAY-14", "BAY-12, in hall B-4", "BAY-12 (next to BAY-13)"],
-            ["BAY-12, BAY-13, BAY-14", "one of BAY-12, BAY-13, BAY-14"],
+            ["BAY-12, BAY-13, BAY-14", "one of BAY-12, BAY-13, BAY-14", "BAY-12 and BAY-13", "BAY-13/BAY-12"],
+        ),
+        ("Who is in the team?", {"all": ["Ann", "Ben"]}, ["Ann and Ben", "Ann, Ben."], ["Ann, Ben and Carl"]),
+        (
+            "When does it start?",
+            "2026-01-05 10:00",
+            ["5 January 2026 at 10:00"],
+            ["2026-01-05 10:00 to 2026-01-05 11:00", "between 2026-01-05 10:00 and 2026-01-06 10:00"],
         ),
         (
             "Which wards are open?",
@@ -391,7 +398,7 @@ async def test_a_sign_at_the_end_of_a_word_is_a_part_of_it(gold, right, wrong):
 @pytest.mark.parametrize(
     ("gold", "right", "wrong"),
     [
-        (0, ["zero", "There are zero of them."], ["one"]),
+        (0, ["zero", "There are zero of them.", "There are none."], ["one", "none or two"]),
         (1, ["one", "There is one order.", "Exactly one."], ["the blue one", "One of them.", "It is one hundred."]),
         (3, ["three", "There are three boxes.", "three (3)"], ["twenty-three", "two hundred and three", "two thirds"]),
         (3, ["Three months."], ["three and a half", "three hundred", "three-quarters", "thirteen", "two or three"]),

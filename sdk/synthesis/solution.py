@@ -16,6 +16,7 @@ from typing import Any
 import anyio
 
 from mcp_bridge import Tool, Toolset
+from mcp_bridge.toolsets.results import EMPTY
 from sandboxes.changes import Change, diff
 
 from ..connecting import connect
@@ -407,6 +408,8 @@ def _value(structured: Any, text: str) -> Any:
 
 def _as_read(text: str) -> Any:
     """A result of which the text alone is known. MCP writes the items of a list one after the other."""
+    if text == EMPTY:
+        return None
     items, end, decoder = [], 0, json.JSONDecoder()
     while rest := text[end:].lstrip():
         try:

@@ -19,6 +19,7 @@ from mcp_bridge.safe_text import listed
 from .connecting import connect
 from .errors import ConfigError
 from .evaluation.conditions import is_success
+from .evaluation.report import CONDITIONS
 from .policies.model_source import ModelSource, check_model_source, model_label, open_agent
 from .policies.protocol import Sampling
 from .policies.tool_prompt import shown_tools
@@ -37,6 +38,8 @@ from .verifiers import VerifierLike, check_verifier
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
+    from mcp_bridge import Toolset
 
 
 @dataclass
@@ -218,7 +221,7 @@ async def distill_async(
         tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
     ) as source:
         if run is not None:
-            rollouts, name = _of_run(Path(run), stage, tools_identity(source.specs, source.tools))
+            rollouts, name = _of_run(Path(run), stage, source)
         else:
             check_model_source(model)
             warn_of(source.live_destructive)
@@ -293,17 +296,31 @@ def _check_wanted(licence: str, samples: int, per_task: int, threshold: float, p
         raise ConfigError(f"{path} exists already; give another path, or remove it first")
 
 
-def _of_run(run: Path, stage: str | None, tools: dict[str, Any]) -> tuple[list[Rollout], str]:
+def _of_run(run: Path, stage: str | None, source: Toolset) -> tuple[list[Rollout], str]:
     """The rollouts of a stage, and the run's fingerprint."""
     with RunFolder.open_to_read(run) as folder:
         there = folder.rollout_stages()
         chosen = stage or next((name for name in STAGES if name in there), None)
         if chosen is None or chosen not in there:
-            raise ConfigError(f"{run} has no rollouts of the stage {chosen or ' or '.join(STAGES)!r}; it has {there}")
-        made_with = folder.config.get("tools", {}).get("digest")
-        if made_with is not None and made_with != tools["digest"]:
+            missing = repr(chosen) if chosen else " or ".join(map(repr, STAGES))
             raise ConfigError(
-                f"the tools given are not those of {run}: names, descriptions or schemas differ. Give the same tools, "
-                "so that the examples show what the policy saw."
+                f"{run} has no rollouts of the stage {missing}; name one of its own as `stage`: {', '.join(there)}"
+            )
+        noted = folder.stage(CONDITIONS)
+        if noted is not None:
+            same, what = _shown(map(Tool.model_validate, noted["tools"])) == _shown(source.tools), ""
+        else:  # the run is not finished: all that is known is a digest
+            made_with = folder.config.get("tools", {}).get("digest")
+            same = made_with in (None, tools_identity(source.specs, source.tools)["digest"])
+            what = ", or the code of functions"
+        if not same:
+            raise ConfigError(
+                f"the tools given are not those of {run}: names, descriptions or schemas{what} differ. Give the same "
+                "tools, so that the examples show what the policy saw."
             )
         return folder.read_rollouts(chosen), folder.fingerprint
+
+
+def _shown(tools: Iterable[Tool]) -> dict[str, Any]:
+    """What a policy can see of tools, in whatever order they are."""
+    return {tool.name: tool.as_openai() for tool in tools}

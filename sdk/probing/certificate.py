@@ -180,9 +180,10 @@ class Certificate:
                 f"{one.probe.name:<{width}}  {count:>5}  {len(one.findings):>8}  {highest:>7}  {mean}  {one.probe.does}"
             )
         if not_tried := [one.probe.name for one in self.earned if not one.scores and not one.unscored]:
+            callable_tools = ", and tools that may be called" if self.not_called else ""
             lines.append(
                 f"not played: {', '.join(not_tried)}. They need tasks with a demonstration, expected calls or an "
-                "answer, and other tasks whose outcome differs"
+                f"answer, other tasks whose outcome differs{callable_tools}"
             )
         if self.partial_credit:
             lines.append(self.partial_credit)

@@ -18,6 +18,16 @@ def get_order(order_id: str) -> dict[str, str]:
     return {"status": "shipped" if order_id == "4417" else "open"}
 
 
+def elsewhere() -> Any:
+    """The same tool with other code, in another module: `__main__` where the script ran that made the run."""
+
+    def get_order(order_id: str) -> dict[str, str]:
+        return {"id": order_id, "status": "lost"}
+
+    get_order.__doc__, get_order.__module__ = globals()["get_order"].__doc__, "__main__"
+    return get_order
+
+
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
@@ -238,7 +248,11 @@ def test_rollouts_of_an_evaluation_are_taken_from_its_folder_with_the_same_tools
     sdk.evaluate([get_order], PROMPTS, is_shipped, model=solver, output_dir=tmp_path / "run")
     data = sdk.distill(tmp_path / "run", tools=[get_order], to=tmp_path / "d.jsonl", licence="mit")
     assert len(data.selection.kept) == 1
+    written = sdk.distill(tmp_path / "run", tools=[elsewhere()], to=tmp_path / "same.jsonl", licence="mit")
+    assert written.path.read_bytes() == data.path.read_bytes()
     with pytest.raises(sdk.ConfigError, match="the tools given are not those of"):
         sdk.distill(tmp_path / "run", tools=[add], to=tmp_path / "e.jsonl", licence="mit")
-    with pytest.raises(sdk.ConfigError, match="no rollouts of the stage 'grpo'"):
+    with pytest.raises(
+        sdk.ConfigError, match=r"no rollouts of the stage 'grpo'; name one of its own as `stage`: evaluation"
+    ):
         sdk.distill(tmp_path / "run", tools=[get_order], stage="grpo", to=tmp_path / "e.jsonl", licence="mit")

@@ -245,6 +245,7 @@ def test_live_tools_that_do_not_say_that_they_only_read_are_not_called() -> None
     assert called == []
     assert report.not_called == ["wipe"]
     assert "because they are live: wipe" in str(report)
+    assert "whose outcome differs, and tools that may be called" in str(report)
 
 
 def test_values_of_a_message_are_its_quotes_identifiers_and_names() -> None:

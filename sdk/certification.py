@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from mcp_bridge import Handlers
 
 from .connecting import connect
 from .errors import ConfigError, StoppedByAlarm
-from .evaluation.conditions import is_success
+from .evaluation.conditions import is_success, require_threshold
 from .probing.certificate import Certificate, TrainedAttack, judge_probes, play_probes
 from .probing.probes import ATTACKS, GOLD
 from .progress import Progress, Silent
@@ -66,7 +67,10 @@ async def certify_async(
     known = [GOLD.name, *(probe.name for probe in ATTACKS), TRAINED]
     if unknown := [name for name in allow if name not in known]:
         raise ConfigError(f"there is no probe {unknown[0]!r} to allow; the probes are {', '.join(known)}")
-    if train_minutes < 0:
+    require_threshold(threshold)
+    if most_tasks < 1:
+        raise ConfigError(f"most_tasks is {most_tasks}; give 1 or more tasks to try the probes on")
+    if not 0 <= train_minutes < math.inf:
         raise ConfigError(f"train_minutes is {train_minutes:g}; give minutes above 0, or 0 to train no policy")
     if model is not None and not train_minutes:
         raise ConfigError(f"`model` is {str(model)!r} and does nothing without train_minutes; leave it out")

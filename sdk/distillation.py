@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from mcp_bridge.safe_text import listed
 
 from .connecting import connect
 from .errors import ConfigError
-from .evaluation.conditions import is_success
+from .evaluation.conditions import is_success, require_threshold
 from .evaluation.report import CONDITIONS
 from .policies.model_source import ModelSource, check_model_source, model_label, open_agent
 from .policies.protocol import Sampling
@@ -289,8 +288,7 @@ def _check_wanted(licence: str, samples: int, per_task: int, threshold: float, p
     for name, value in (("samples", samples), ("per_task", per_task)):
         if value < 1:
             raise ConfigError(f"{name} is {value}; it must be 1 or more")
-    if not math.isfinite(threshold):
-        raise ConfigError(f"threshold is {threshold}; give the least score of an example, such as 1.0")
+    require_threshold(threshold)
     require_writable(path)
     if path.exists():
         raise ConfigError(f"{path} exists already; give another path, or remove it first")

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import anyio
 
-from .errors import plain_errors
+from .errors import ConfigError, plain_errors
 
 Item = TypeVar("Item")
 
@@ -15,8 +15,10 @@ Item = TypeVar("Item")
 async def work_through(items: Iterable[Item], work: Callable[[Item], Awaitable[None]], *, at_once: int) -> None:
     """`work` on each item, begun in their order, at most `at_once` under way.
 
-    Raises what `work` raises first; the rest is cancelled then.
+    Raises what `work` raises first; the rest is cancelled then. Raises `ConfigError` where nothing may be under way.
     """
+    if at_once < 1:
+        raise ConfigError(f"concurrency is {at_once}; it must be 1 or more")
     waiting = iter(items)
 
     async def worker() -> None:

@@ -198,10 +198,10 @@ class ConditionSummary(BaseModel):
     """Over all rollouts, scored or not."""
 
 
-def require_threshold(threshold: float) -> None:
+def require_threshold(threshold: float, name: str = "threshold") -> None:
     """Raises `ConfigError` for a threshold that no score reaches or fails to reach, such as `nan`."""
     if not math.isfinite(threshold):
-        raise ConfigError(f"success_threshold is {threshold}; give a finite number, such as 1.0")
+        raise ConfigError(f"{name} is {threshold}; give a finite number, such as 1.0")
 
 
 def is_success(rollout: Rollout, threshold: float) -> bool:

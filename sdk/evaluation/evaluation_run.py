@@ -250,7 +250,7 @@ async def evaluate_async(
     plan = make_plan(model, models, baseline, tool_prompts, outside=verdicts or ())
     elsewhere = read_verdicts(verdicts, {*plan.policies, *(one.name for one in plan.conditions if one.name)})
     progress = progress or Silent()
-    require_threshold(success_threshold)
+    require_threshold(success_threshold, "success_threshold")
     _require_samples(plan, samples, temperature)
     priced = read_prices(prices, list(plan.policies))
     tasks = tasks_of_split(load_tasks(prompts), split)

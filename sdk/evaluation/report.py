@@ -394,7 +394,7 @@ def report_of(
     families = cluster_by or earlier.cluster_by
     require_cluster(families, [rollout.task for of_condition in rollouts.values() for rollout in of_condition])
     threshold = earlier.success_threshold if success_threshold is None else success_threshold
-    require_threshold(threshold)
+    require_threshold(threshold, "success_threshold")
     faults = {
         name: find_faults(of_condition, threshold=threshold, tools=noted.tools)
         for name, of_condition in measured.items()

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from mcp_bridge.safe_text import visible
 
 from ..errors import ConfigError, VerifierError, wrong_fields
-from ..evaluation.conditions import is_success
+from ..evaluation.conditions import is_success, require_threshold
 from ..evaluation.statistics import Interval, wilson
 from ..records import Rollout, Task
 from ..tasks.task_files import read_json_lines
@@ -148,7 +148,8 @@ async def measure_agreement(
 ) -> Agreement:
     """Judge every example and count. Any verifier can be measured; a `Judge` with a cache keeps what was measured,
     which `min_kappa` asks for. Of one that judges groups it measures what it says of each rollout alone: of `ranked`
-    the gates; `measure_ranking` measures the rest."""
+    the gates; `measure_ranking` measures the rest. Raises `ConfigError` for a threshold that is no number."""
+    require_threshold(threshold)
     judged: list[bool | str] = [""] * len(examples)
     asked: VerifierLike = verifier.ask if isinstance(verifier, Judge) else verifier
 

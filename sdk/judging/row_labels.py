@@ -89,7 +89,7 @@ async def label_rows(
     """
     source, path = Path(rows), Path(to)
     cache = path.with_name(f"{path.name}.cache.db")
-    _check(instructions, name, schema, concurrency)
+    _check(instructions, name, schema)
     _require_own(path, cache)
     wanted = [(_row(value, where, name), where) for value, where in read_json_lines(source)]
     if not wanted:
@@ -134,13 +134,11 @@ async def label_rows(
     return LabelledRows(path, len(answers), asker.spent.calls, why)
 
 
-def _check(instructions: str, name: str, schema: Mapping[str, Any], concurrency: int) -> None:
+def _check(instructions: str, name: str, schema: Mapping[str, Any]) -> None:
     if not instructions.strip():
         raise ConfigError("the instructions are empty; write what is asked about each row")
     if not name.strip():
         raise ConfigError("the name of the answer's field is empty; give one, such as 'label'")
-    if concurrency < 1:
-        raise ConfigError(f"concurrency is {concurrency}; it must be 1 or more")
     try:
         first_schema_problem(schema, None, "the schema")
     except VerifierError as error:

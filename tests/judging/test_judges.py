@@ -217,6 +217,13 @@ def test_kappa_is_not_defined_where_only_one_answer_was_given():
     assert "not defined" in str(all_right)
 
 
+async def test_an_agreement_that_would_be_of_nothing_is_not_measured():
+    examples = [(Rollout(id="a", task=Task(prompt="?"), answer="yes"), True)]
+    for options, said in (({"concurrency": 0}, "concurrency is 0"), ({"threshold": float("nan")}, "threshold is nan")):
+        with pytest.raises(ConfigError, match=said):
+            await measure_agreement(lambda rollout: True, examples, **options)
+
+
 async def test_a_judge_with_min_kappa_scores_nothing_before_it_was_measured_well(endpoint, tmp_path):
     def build(model):
         return judge((endpoint, model), gold=True, cache=tmp_path / "judge.db", min_kappa=0.6)

@@ -248,6 +248,27 @@ def test_live_tools_that_do_not_say_that_they_only_read_are_not_called() -> None
     assert "whose outcome differs, and tools that may be called" in str(report)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"threshold": float("nan")}, "threshold is nan"),
+        ({"most_tasks": 0}, "most_tasks is 0"),
+        ({"concurrency": 0}, "concurrency is 0"),
+        ({"train_minutes": float("nan")}, "train_minutes is nan"),
+    ],
+)
+def test_what_would_certify_any_verifier_is_refused(options: dict[str, Any], said: str) -> None:
+    def pays_all(rollout: sdk.Rollout) -> float:
+        return 1.0
+
+    def read_order(order: str) -> str:
+        """Read an order."""
+        return order
+
+    with pytest.raises(sdk.ConfigError, match=said):
+        sdk.certify([read_order], ["What is with order A-9?", "And with B-1?"], pays_all, **options)
+
+
 def test_values_of_a_message_are_its_quotes_identifiers_and_names() -> None:
     text = "Refund order A-17 of Lena Abbott, 'late parcel', 30 euros."
     assert values_in(text) == ["late parcel", "A-17", "30", "Lena Abbott"]

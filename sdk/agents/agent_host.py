@@ -492,7 +492,7 @@ def _choice(request: ChatRequest, reply: Reply) -> tuple[Choice, bool]:
     parsed = reply.parsed or ParsedReply(content=message.content, reasoning=message.reasoning)
     parsed = replace(parsed, tool_calls=message.tool_calls)  # with their ids
     content, calls = written_calls(parsed if request.tools else calls_as_text(parsed), _NO_SCHEMAS)
-    content, stopped = cut_at_stop(content, request.stops)
+    content, stopped = cut_at_stop(content, request.stops, parsed)
     if stopped:
         calls = []
     most = 1 if request.parallel_tool_calls is False else len(calls)

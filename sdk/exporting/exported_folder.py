@@ -19,7 +19,7 @@ from mcp_bridge.extras import require_extra
 from ..errors import ConfigError, ModelError
 from ..evaluation.report import Report
 from ..evidence.saved_weights import files_digest
-from ..policies.models.saving import fresh_folder
+from ..policies.models.saving import fresh_folder, open_to_readers
 from ..policies.vllm.server_command import FOR_CPUS, ON_GPUS, VllmBuild
 from ..records import PROMPT_NAMES
 from ..serving.vllm_server import ServedModel, as_typed, vllm_arguments
@@ -249,6 +249,7 @@ def copy_portable(source: Path, target: Path) -> None:
             "save_pretrained"
         )
     shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".*"))
+    open_to_readers(target)
     _rewrite(target / "config.json", _older_config)
     template = plain_template(chat_template(source))
     (target / "chat_template.jinja").write_text(template)
@@ -382,9 +383,13 @@ def _with_earlier(target: Path, to: Kind, name: str, weights: str) -> list[str]:
             f"{str(target)!r} holds an export of {what} ({earlier['model']}); choose another folder for {name}, "
             "or remove that one"
         )
-    if others := sorted({path.name for path in target.iterdir()} - files):
+    if others := sorted(set(_files_in(target)) - files):
         raise ConfigError(f"{str(target)!r} holds {others[0]}, which is of no export; move it to another folder")
     return [kind for kind in KINDS if kind in kinds | {to}]
+
+
+def _files_in(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
 
 
 def run_of(place: Path) -> Path | None:
@@ -430,4 +435,4 @@ def _write(made: Path, source: Path, model: ServedModel, kinds: Sequence[str]) -
         copy_portable(source, made / "model")
     if wanted & WITH_GGUF:
         write_gguf(source, made / gguf_name(model), name=model.name, sampling=model.sampling, template=template)
-    return sorted(path.name for path in made.iterdir())
+    return _files_in(made)

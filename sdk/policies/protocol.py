@@ -7,24 +7,29 @@ or plays a script (`ScriptedAgent`).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from mcp_bridge.records import Tool
 
+from ..errors import ConfigError
 from ..records import Message, TokenRow, ToolPrompt
 from .grammar import Grammar
 from .rendering import ChatRenderer, ParsedReply
 
 LOWEST_TEMPERATURE = 1e-5
 """Logits divided by much less are infinite. vLLM takes the most likely token below it."""
+HIGHEST_TEMPERATURE = 1e5
+"""Logits divided by more are all the same, and by much more no numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How to sample. `temperature=0` takes the most likely token, whatever the seed."""
+    """How to sample. `temperature=0` takes the most likely token, whatever the seed.
+
+    Raises `ConfigError` for numbers that nothing can be sampled by.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -36,14 +41,15 @@ class Sampling:
     that gives a `StreamingPolicy` the grammar; a policy itself does not read this."""
 
     def __post_init__(self) -> None:
-        if not (self.temperature == 0 or LOWEST_TEMPERATURE <= self.temperature < math.inf):
-            raise ValueError(
-                f"temperature is {self.temperature}; it must be 0 (greedy) or a number from {LOWEST_TEMPERATURE} up"
+        if not (self.temperature == 0 or LOWEST_TEMPERATURE <= self.temperature <= HIGHEST_TEMPERATURE):
+            raise ConfigError(
+                f"temperature is {self.temperature}; it must be 0 (greedy) or a number from "
+                f"{LOWEST_TEMPERATURE:g} to {HIGHEST_TEMPERATURE:g}"
             )
         if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}; it must be in (0, 1]")
+            raise ConfigError(f"top_p is {self.top_p}; it must be in (0, 1]")
         if self.max_tokens < 1:
-            raise ValueError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
+            raise ConfigError(f"max_tokens is {self.max_tokens}; it must be 1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -362,7 +362,7 @@ def cut_at_stops(ids: list[int], stops: Sequence[str], parse: Callable[[Sequence
     """
 
     def has_stop(count: int) -> bool:
-        content = parse(ids[:count]).content
+        content = parse(ids[:count]).before_calls
         return any(stop in content for stop in stops)
 
     if not stops or not has_stop(len(ids)):

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from mcp_bridge.records import Tool
 from mcp_bridge.safe_text import strict_json
 
-from ..policies.rendering.call_parsing import deeper_than
+from ..policies.rendering.call_parsing import UnreadCall, deeper_than
 from ..records import Message, ToolCall
 from .requests import ApiError, bad_request, shown
 
@@ -456,8 +456,9 @@ def _call(call: Any, at: str) -> ToolCall:
     if isinstance(value, dict) and not deeper_than(value, _MOST_LEVELS):
         return ToolCall(id=call["id"], name=function["name"], arguments=value)
     # The model's own slip in an earlier turn. The history must hold it, or the tool's answer hangs in the air.
-    return ToolCall(
+    return UnreadCall(
         id=call["id"],
         name=function["name"],
+        written=arguments,
         error=f"the arguments are not a JSON object of at most {_MOST_LEVELS} levels: {arguments[:120]}",
     )

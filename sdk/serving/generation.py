@@ -20,6 +20,7 @@ from ..errors import ModelError, PolicyFailure, plain_errors
 from ..policies.grammar import Grammar, ReplyGrammars
 from ..policies.protocol import LOWEST_TEMPERATURE, AdjustedSampling, Completion, Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer, ParsedReply, reasoning_open
+from ..policies.rendering.call_parsing import UnreadCall
 from ..records import Message
 from ..rollouts import derive_seed
 from .chat_request import ChatRequest
@@ -261,11 +262,12 @@ class Generator:
         context = self._policy.context_tokens
         room = context - prompt_tokens
         wanted = request.limit
+        limiting = "max_completion_tokens" if request.max_completion_tokens else request.called("max_tokens")
         if room < 1 or (wanted is not None and wanted > room):
             asked = f" and {wanted} new ones are asked for" if wanted is not None else ""
             raise bad_request(
                 f"the context holds {context} tokens; the messages and tools have {prompt_tokens}{asked}; shorten them"
-                + (f" or lower {request.called('max_tokens')}" if wanted is not None else ""),
+                + (f" or lower {limiting}" if wanted is not None else ""),
                 request.called("messages"),
                 "context_length_exceeded",
             )
@@ -313,7 +315,10 @@ def check_characters(messages: Sequence[Message], context_tokens: int, param: st
     """Raises `ApiError` for what cannot fit whatever its tokens are, before they are counted."""
     characters = sum(len(message.content) + len(message.reasoning or "") for message in messages)
     calls = (call for message in messages for call in message.tool_calls)
-    characters += sum(len(json.dumps(call.arguments, ensure_ascii=False)) for call in calls)
+    characters += sum(
+        len(call.written if isinstance(call, UnreadCall) else json.dumps(call.arguments, ensure_ascii=False))
+        for call in calls
+    )
     if characters > context_tokens * _MOST_CHARACTERS_A_TOKEN:
         raise bad_request(
             f"the context holds {context_tokens} tokens; the messages have {characters} characters, which are more; "
@@ -367,7 +372,7 @@ def _choice(
 ) -> Choice:
     """The answer that a complete reply is; `begun`: what was said of its calls already."""
     content, calls = written_calls(parsed, schemas, begun)
-    content, stopped = cut_at_stop(content, request.stops)
+    content, stopped = cut_at_stop(content, request.stops, parsed)
     calls = [] if stopped else calls
     if request.parallel_tool_calls is False:
         calls = calls[:1]
@@ -391,11 +396,13 @@ def _reasoning_tokens(parse: Callable[[Sequence[int]], ParsedReply], ids: Sequen
     return bisect_left(range(len(ids)), len(reasoning), key=lambda count: len(parse(ids[:count]).reasoning or ""))
 
 
-def cut_at_stop(content: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The content up to the first stop string, and whether there was one."""
-    places = [content.find(stop) for stop in stops]
-    found = [place for place in places if place >= 0]
-    return (content[: min(found)], True) if found else (content, False)
+def cut_at_stop(content: str, stops: Sequence[str], parsed: ParsedReply) -> tuple[str, bool]:
+    """The content of a reply up to the first stop string, and whether there was one. White space between it and a call
+    is no content, and may be one."""
+    for text in (parsed.before_calls, content):
+        if found := [place for stop in stops if (place := text.find(stop)) >= 0]:
+            return text[: min(found)], True
+    return content, False
 
 
 def _check_forced(

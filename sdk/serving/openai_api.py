@@ -113,7 +113,12 @@ class Endpoint:
             Route("/health", self.health),
             Route("/ready", self.ready),
         ]
-        handlers = {ApiError: _api_error, HTTPException: _http_error, Exception: _server_error}
+        handlers = {
+            ApiError: _api_error,
+            HTTPException: _http_error,
+            ClientDisconnect: _client_left,
+            Exception: _server_error,  # starlette raises it again, for the log
+        }
         self._app = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
         self._paths: dict[Any, str] = {route.endpoint: route.path for route in routes}
 
@@ -330,10 +335,13 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
     return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
 
+async def _client_left(_: Request, __: ClientDisconnect) -> Response:
+    """It went away before all of its request had come."""
+    note_client_left()
+    return Response(status_code=CLIENT_CLOSED)
+
+
 async def _server_error(_: Request, error: Exception) -> Response:
-    if isinstance(error, ClientDisconnect):
-        note_client_left()
-        return Response(status_code=CLIENT_CLOSED)
     failed = as_api_error(error)
     _note(failed)
     return JSONResponse(failed.body, status_code=500)

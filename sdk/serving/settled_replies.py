@@ -16,7 +16,8 @@ from typing import Protocol
 from mcp_bridge.records import Tool
 
 from ..policies.rendering import ChatRenderer, ParsedReply, reasoning_open
-from ..policies.rendering.call_parsing import CALL_CLOSE, CALL_OPEN, begun_call, count_brackets
+from ..policies.rendering.call_parsing import CALL_CLOSE, begun_call, count_brackets
+from ..policies.rendering.renderer import CALL_OPEN
 from .chat_request import ChatRequest
 from .tool_calls import WrittenCall, new_call_id
 
@@ -69,6 +70,8 @@ class GrowingReply:
         0, what looks like a call is text."""
         self.reasoning = ""
         self.content = ""
+        self.spoken = ""
+        """The content with white space at its end, which is no part of it if a call follows."""
         self.calls: list[GrowingCall] = []
         self._text = ""
         self._reader = self._read(reasoning_open, most_calls)
@@ -83,12 +86,14 @@ class GrowingReply:
         until all is there."""
         place = yield from self._read_reasoning(reasoning_open)
         while most_calls == 0:
-            self.content = self._text[place:]
+            self.content = self.spoken = self._text[place:]
             yield
         while (end := self._text.find(CALL_OPEN, place)) < 0:
-            self.content = before_marks(self._text[place:], [CALL_OPEN]).rstrip()
+            self.spoken = before_marks(self._text[place:], [CALL_OPEN])
+            self.content = self.spoken.rstrip()
             yield
-        self.content = self._text[place:end].rstrip()
+        self.spoken = self._text[place:end]
+        self.content = self.spoken.rstrip()
         while len(self.calls) != most_calls:
             place = yield from self._read_call(end + len(CALL_OPEN))
             while (end := self._text.find(CALL_OPEN, place)) < 0:
@@ -224,9 +229,9 @@ class TaggedReply:
             return False
         self._reply.take(text)
         before = self.reasoning, self.content, self.calls
-        self.reasoning, content = self._reply.reasoning, self._reply.content
-        self.content = before_marks(content, self._stops)
-        self.stopped = any(stop in content for stop in self._stops)
+        self.reasoning = self._reply.reasoning
+        self.content = before_marks(self._reply.content, self._stops)
+        self.stopped = any(stop in self._reply.spoken for stop in self._stops)
         if not self._stops:  # one may come in what was no call after all
             ids = [call.id for call in self.calls]
             ids += [new_call_id() for _ in self._reply.calls[len(ids) :]]

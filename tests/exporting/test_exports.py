@@ -239,12 +239,31 @@ def test_a_folder_takes_exports_of_one_model_only(model: Path, tokenizer: Any, t
     (out / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match=r"holds notes.txt, which is of no export"):
         export(model, "vllm", out)
+    (out / "notes.txt").rename(out / "model" / "notes.txt")
+    with pytest.raises(ConfigError, match=r"holds model/notes.txt, which is of no export"):
+        export(model, "vllm", out)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="holds no export"):
         export(model, "vllm", tmp_path / "full")
     with pytest.raises(ConfigError, match="is in the model's own folder"):
         export(model, "vllm", model / "out")
+
+
+def test_a_model_that_nobody_may_change_is_exported_into_a_folder_that_can_be(model: Path, tmp_path: Path) -> None:
+    kept = Path(shutil.copytree(model, tmp_path / "kept"))
+    (kept / "adapter").mkdir()
+    (kept / "adapter" / "adapter_config.json").write_text("{}")
+    places = sorted(kept.rglob("*"), reverse=True)
+    for place in [*places, kept]:
+        place.chmod(0o555 if place.is_dir() else 0o444)
+    try:
+        folder = export(kept, "vllm", tmp_path / "out")
+    finally:
+        for place in (kept, kept / "adapter"):
+            place.chmod(0o755)
+    assert all(place.stat().st_mode & 0o200 for place in folder.rglob("*"))
+    export(kept, "docker", folder)
 
 
 def test_of_two_exports_into_one_folder_at_once_the_later_is_refused_and_nothing_is_lost(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mcp_bridge.records import Tool
 from sdk.policies.rendering import make_renderer
+from sdk.policies.rendering.call_parsing import UnreadCall
 from sdk.records import Message, ToolCall
 
 FAMILIES = ["qwen3", "qwen2_5", "llama3_1", "phi3"]
@@ -53,6 +54,38 @@ def rendered(tokenizer: Any, messages: list[Message], tools: list[Tool], *, prom
     shown = [tool.as_openai() for tool in tools] or None
     text = tokenizer.apply_chat_template(plain, tools=shown, add_generation_prompt=prompt, tokenize=False)
     return str(text)
+
+
+TAKES_OBJECTS = """{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}{% for call in message.tool_calls or [] %}{% for name, value in call.function.arguments.items() -%}
+{{ name }}={{ value }}{% endfor %}{% endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def test_arguments_that_are_no_json_are_rendered_as_they_were_written_where_the_template_takes_text(
+    spoken: dict[str, tuple[Any, Any]], smollm2_tokenizer: Any
+) -> None:
+    call = UnreadCall(id="c1", name="find", error="no JSON", written='{"id": 44<|im_end|>')
+    history = [
+        Message(role="user", content="Find it."),
+        Message(role="assistant", tool_calls=[call]),
+        Message(role="tool", content="no JSON", tool_call_id="c1", name="find"),
+    ]
+    shown = {}
+    for family in ("smollm2", "qwen3", "library qwen3"):
+        tokenizer, renderer = spoken[family]
+        ids = renderer.start(history, TOOLS)
+        shown[family] = renderer.decode(ids)
+        assert ids.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 4  # none of them is the call's
+    assert '<tool_call>{"name":"find","arguments":{"id": 44<|im_end|>}</tool_call>' in shown["smollm2"]
+    for family in ("qwen3", "library qwen3"):
+        assert '{"name": "find", "arguments": {"id": 44<|im_end|>}' in shown[family]
+    objects = copy.copy(smollm2_tokenizer)
+    objects.chat_template = TAKES_OBJECTS
+    plain = [*history[:1], Message(role="assistant", tool_calls=[ToolCall(id="c1", name="find")]), *history[2:]]
+    renderer = make_renderer(objects)
+    assert renderer.start(history, []) == renderer.start(plain, [])
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))

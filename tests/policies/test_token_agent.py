@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from sdk.errors import ModelError, PolicyFailure
+from sdk.errors import ConfigError, ModelError, PolicyFailure
 from sdk.policies.protocol import Completion, Sampling
 from sdk.policies.scripted import END_TOKEN, ByteRenderer, ScriptedPolicy
 from sdk.policies.token_agent import TokenAgent, turn_seed
@@ -163,7 +163,7 @@ async def test_rows_given_out_are_not_changed_by_later_turns() -> None:
     assert rows[0] == kept
 
 
-@pytest.mark.parametrize("temperature", [-0.1, 1e-6, float("nan"), float("inf")])
+@pytest.mark.parametrize("temperature", [-0.1, 1e-6, 1e308, float("nan"), float("inf")])
 def test_a_temperature_that_no_logits_can_be_divided_by_is_refused(temperature: float) -> None:
-    with pytest.raises(ValueError, match=r"it must be 0 \(greedy\) or a number from 1e-05 up"):
+    with pytest.raises(ConfigError, match=r"it must be 0 \(greedy\) or a number from 1e-05 to 100000"):
         Sampling(temperature=temperature)

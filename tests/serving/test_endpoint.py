@@ -201,7 +201,23 @@ def test_a_call_that_is_nested_too_deeply_is_shown_as_a_mistake_and_the_conversa
         {"role": "tool", "tool_call_id": "c1", "content": "refused"},
     ]
     with serving() as client:
+        client.policy.context_tokens = 50_000
         assert ask(client, messages=history, tools=TOOLS)
+        assert arguments in client.policy.prompts[0]
+
+
+@pytest.mark.parametrize("arguments", ['{"order_id": 44', "[4417]", "order 4417"])
+def test_the_model_reads_its_own_mistake_in_a_history_as_it_wrote_it(arguments):
+    call = {"id": "c1", "type": "function", "function": {"name": "get_order", "arguments": arguments}}
+    history = [
+        *USER,
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "?"},
+    ]
+    with serving() as client:
+        ask(client, messages=history, tools=TOOLS)
+        (prompt,) = client.policy.prompts
+    assert f'<tool_call>{{"name": "get_order", "arguments": {arguments}}}</tool_call><end>' in prompt
 
 
 def test_fields_of_a_history_that_add_nothing_are_fine_and_reasoning_has_two_names():
@@ -389,6 +405,20 @@ def test_a_stop_string_ends_the_sampling(stream, options):
             said, finish = reply.choices[0].message.content, reply.choices[0].finish_reason
             assert reply.usage.completion_tokens < 40
     assert (said, finish) == ("One. ", "stop")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_white_space_before_a_call_may_be_a_stop_string(stream):
+    with serving(lambda prompt, seed: f"Let me look.\n\n{CALL}") as client:
+        reply = ask(client, stop=["\n\n"], stream=stream, tools=TOOLS)
+        if stream:
+            (found,) = joined(reply)[0].values()
+            assert (found["content"], found["calls"], found["finish"]) == ("Let me look.", {}, "stop")
+        else:
+            (choice,) = reply.choices
+            said = (choice.message.content, choice.message.tool_calls, choice.finish_reason)
+            assert said == ("Let me look.", None, "stop")
+            assert reply.usage.completion_tokens == len("Let me look.\n\n")
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "cancel_order"}}])
@@ -663,6 +693,8 @@ def test_a_prompt_over_the_context_is_told_apart(client):
     with pytest.raises(openai.BadRequestError, match="4090 new ones are asked for") as caught:
         ask(client, max_tokens=4090)
     assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match="or lower max_completion_tokens"):
+        ask(client, max_completion_tokens=4090)
 
 
 def test_another_model_does_not_exist(client):

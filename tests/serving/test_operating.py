@@ -2,6 +2,7 @@
 
 import json
 import logging
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -250,6 +251,18 @@ def test_a_client_that_leaves_in_the_midst_of_a_call_ends_its_sampling_and_the_l
         assert httpx.get(f"{server.url}/ready").json()["waiting"] == 0
     (line,) = [line for line in caplog.messages if "499" in line]
     assert "error client_left" in line
+
+
+@pytest.mark.parametrize("sent", [b"Content-Length: 99\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n"])
+def test_a_client_that_leaves_before_its_request_is_whole_is_no_error_of_the_server(sent, caplog):
+    with caplog.at_level("INFO"), running(FakePolicy(lambda prompt, seed: "Hi")) as server:
+        with socket.create_connection(server.url.removeprefix("http://").split(":"), timeout=60) as client:
+            client.sendall(
+                b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + sent
+            )
+        while not figures(server).get(("http_requests_total", "/v1/responses", "499")):
+            pass
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
 
 def test_a_log_ends_with_its_block():

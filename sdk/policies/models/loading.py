@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ...errors import ModelError
+from ...errors import ConfigError, ModelError
 from ..protocol import LOWEST_TEMPERATURE, Sampling
 from ..tool_prompt import TrainedToolPrompt, as_trained
 from .saving import NOTES_FILE, quiet_loading
@@ -176,7 +176,7 @@ def _take_sampling(settings: Any, name: str) -> Sampling:
         if temperature is not None and 0 < temperature < LOWEST_TEMPERATURE:
             found["temperature"] = 0.0
         return replace(DEFAULT_SAMPLING, **{key: value for key, value in found.items() if value is not None})
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ConfigError) as error:
         raise ModelError(f"the generation_config.json of {name!r} cannot be used: {error}; correct it there") from error
 
 

@@ -169,10 +169,9 @@ def _put(made: Path, target: Path, *, keep_existing: bool) -> None:
 
 
 def open_to_readers(folder: Path) -> None:
-    """Give a new folder and its files the modes that the umask asks for: safetensors writes for the owner only."""
+    """Give a new folder and all in it the modes that the umask asks for: safetensors writes for the owner only, and the
+    copy of a read-only folder could not be changed."""
     mask = os.umask(0o077)  # it can only be read by setting it
     os.umask(mask)
-    folder.chmod(0o777 & ~mask)
-    for path in folder.rglob("*"):
-        if path.is_file():
-            path.chmod(0o666 & ~mask)
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)

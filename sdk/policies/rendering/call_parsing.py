@@ -9,9 +9,8 @@ from typing import Any
 from mcp_bridge.safe_text import STRICT, shortened, strict_json
 
 from ...records import ToolCall
-from .renderer import ParsedReply
+from .renderer import CALL_OPEN, ParsedReply
 
-CALL_OPEN = "<tool_call>"
 CALL_CLOSE = "</tool_call>"
 _FORM = 'a call is written <tool_call>{"name": "...", "arguments": {...}}</tool_call>'
 _QUOTED_CHARS = 120
@@ -25,6 +24,13 @@ _BEGUN = re.compile(
 """How a call begins, up to its arguments."""
 _IN_JSON = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]"]', re.DOTALL)
 """Strings, brackets, and the beginning of a string that has no end yet."""
+
+
+class UnreadCall(ToolCall):
+    """A call of an earlier turn whose arguments were no JSON object. Prompts have them as they were `written`, where
+    the model's form of calls allows it: a model that reads its mistake can mend it."""
+
+    written: str
 
 
 def read_arguments(text: str | None) -> tuple[dict[str, Any], str | None]:
@@ -129,7 +135,8 @@ def begun_call(block: str) -> tuple[str, int] | None:
 def format_calls(content: str, calls: list[ToolCall]) -> str:
     """The text that `parse_tagged_reply` reads back: content, then each call in its tags, a line apart."""
     blocks = [
-        CALL_OPEN + json.dumps({"name": c.name, "arguments": c.arguments}, ensure_ascii=False) + CALL_CLOSE
+        f'{CALL_OPEN}{{"name": {json.dumps(c.name, ensure_ascii=False)}, "arguments": '
+        f"{c.written if isinstance(c, UnreadCall) else json.dumps(c.arguments, ensure_ascii=False)}}}{CALL_CLOSE}"
         for c in calls
     ]
     return "\n".join([content, *blocks] if content else blocks)

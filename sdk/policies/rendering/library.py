@@ -12,7 +12,7 @@ from ...records import Message, ToolCall
 from .call_parsing import check_arguments, read_arguments
 from .plain_text import PlainTextCodec
 from .renderer import ASK, ByTools, ParsedReply
-from .template import protected_messages
+from .template import protected_messages, rendered_history
 
 _PROBLEMS = {
     "invalid_json": "the call is not valid JSON",
@@ -39,7 +39,7 @@ class LibraryRenderer:
         self.stop_token_ids = list(self._renderer.get_stop_token_ids())
 
     def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
-        return self._render(messages, tools, generation_prompt=True)
+        return rendered_history(lambda heard: self._render(heard, tools, generation_prompt=True), messages)
 
     def extend(
         self,

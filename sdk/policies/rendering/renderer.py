@@ -12,6 +12,8 @@ from ...records import Message, TokenRow, ToolCall
 
 Made = TypeVar("Made")
 
+CALL_OPEN = "<tool_call>"
+
 ASK = Message(role="user", content="Ask")
 PROBE_TOOL = Tool(
     name="probe_tool",
@@ -39,6 +41,11 @@ class ParsedReply:
     verbatim: str | None = None
     """All that follows the reasoning, calls and what stands beside them as they were written; None where the format
     does not tell, and where there are no calls, so that `content` is all."""
+
+    @property
+    def before_calls(self) -> str:
+        """The content with the white space between it and the first call, where the format tells."""
+        return self.content if self.verbatim is None else self.verbatim.partition(CALL_OPEN)[0]
 
 
 class ChatRenderer(Protocol):

@@ -8,15 +8,15 @@ Rendered texts are kept, but for long ones: the rollouts of a group begin alike,
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
 from mcp_bridge.records import Tool
 
 from ...errors import ModelError
-from ...records import Message
-from .call_parsing import parse_tagged_reply
+from ...records import Message, ToolCall
+from .call_parsing import UnreadCall, parse_tagged_reply
 from .plain_text import LONG_CHARS, PlainTextCodec
 from .renderer import ASK, PROBE_CALL, PROBE_TOOL, ByTools, ParsedReply
 
@@ -57,7 +57,9 @@ class TemplateRenderer:
     def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         if tools and self._tools_problem:
             raise ModelError(self._tools_problem)
-        return self._codec.encode(self._render(messages, tools, generation_prompt=True))
+        return rendered_history(
+            lambda heard: self._codec.encode(self._render(heard, tools, generation_prompt=True)), messages
+        )
 
     def extend(
         self,
@@ -186,12 +188,34 @@ class TemplateRenderer:
             return False
 
 
+def rendered_history(render: Callable[[Sequence[Message]], list[int]], messages: Sequence[Message]) -> list[int]:
+    """What `render` makes of messages. Where it takes arguments as objects only, calls have an empty one then."""
+    try:
+        return render(messages)
+    except Exception:
+        plain = [
+            message.model_copy(
+                update={
+                    "tool_calls": [ToolCall(id=c.id, name=c.name, arguments=c.arguments) for c in message.tool_calls]
+                }
+            )
+            if any(isinstance(call, UnreadCall) for call in message.tool_calls)
+            else message
+            for message in messages
+        ]
+        if plain == list(messages):
+            raise
+        return render(plain)
+
+
 def protected_messages(codec: PlainTextCodec, messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Messages as templates take them (arguments as objects), free of control tokens."""
     out = []
     for message in messages:
         plain = message.as_openai()
-        for call in plain.get("tool_calls", []):
-            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+        for call, shown in zip(message.tool_calls, plain.get("tool_calls", []), strict=True):
+            shown["function"]["arguments"] = (
+                call.written if isinstance(call, UnreadCall) else json.loads(shown["function"]["arguments"])
+            )
         out.append(codec.protect(plain, keep_markup=message.role == "assistant"))
     return out

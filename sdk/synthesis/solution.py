@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 
 from mcp_bridge import Tool, Toolset
-from mcp_bridge.toolsets.results import EMPTY
+from mcp_bridge.records import EMPTY
 from sandboxes.changes import Change, diff
 
 from ..connecting import connect

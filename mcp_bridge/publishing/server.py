@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import logging
 import math
 import os
@@ -40,6 +41,7 @@ from ..records import LeftOut, Tool, ToolResult
 from ..safe_text import whole_characters
 from ..sessions.handlers import Handlers, LogEntry, LogListener, Progress, log_listener, progress_listener
 from ..sources.connecting import FaultInjection, connect
+from ..toolsets.schema_checks import result_check
 from ..toolsets.toolset import Toolset
 from ..world import ForkableWorld, World, WorldSource, not_simulated
 from .listener import serve_app, serve_stdio
@@ -76,7 +78,8 @@ def publish(
     worlds may be open at once; further ones are refused.
     `idle_s`: seconds after which a world that a client opened by name and no longer uses is closed.
 
-    Results and the tools' errors go out as they are. Raises `SourceError` where `source` cannot open worlds.
+    Results and the tools' errors go out as they are, but for the structured content of an error that is against the
+    tool's output schema: its text says the same. Raises `SourceError` where `source` cannot open worlds.
     """
     if not isinstance(source, WorldSource) or isinstance(source, type):
         raise SourceError(
@@ -182,6 +185,8 @@ def _server(
             log_listener.reset(hearing)
         if context.request is not None and await context.request.is_disconnected():
             logger.warning("a call of %s was carried out, but its client had left", params.name)
+        if result.is_error and result.structured is not None and not _is_promised(result, params.name, shown(context)):
+            result = result.model_copy(update={"structured": None})
         return result_as_mcp(result, protocol=context.protocol_version)
 
     async def set_level(context: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
@@ -190,6 +195,14 @@ def _server(
     server = Server(name, version=version, on_list_tools=list_tools, on_call_tool=call_tool, **options)
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
     return server
+
+
+def _is_promised(result: ToolResult, name: str, tools: Sequence[Tool]) -> bool:
+    """Whether an error's structured content fits the output schema, by which some clients judge errors, too, and raise
+    in place of showing the text."""
+    schema = next((tool.output_schema for tool in tools if tool.name == name), None)
+    check = None if schema is None else result_check(name, json.dumps(schema))
+    return check is None or check(result.structured) is None
 
 
 class _Publication:

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -221,6 +222,26 @@ async def test_half_a_character_in_a_result_does_not_end_the_server(tmp_path: Pa
         with pytest.raises(mcp_bridge.ToolFailure, match="half \ufffd"):
             await toolset.call("broken", {})
         assert (await toolset.call("well", {})).text == "well"
+
+
+@dataclass
+class Found:
+    count: int
+
+
+async def find(name: str) -> Found:
+    """Finds nothing, and says so in one way or another."""
+    told: dict[str, Any] = {"count": 0} if name == "counted" else {"message": "none"}
+    return mcp_bridge.ToolResult(text="There is none.", structured=told, is_error=True)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_errors_have_structured_content_where_the_output_schema_allows_it(mode: Mode) -> None:
+    async with mcp_bridge.connect(find) as toolset, Client(mcp_bridge.publish(toolset), mode=mode) as client:
+        assert (await client.list_tools()).tools[0].output_schema is not None
+        counted, told = [await client.call_tool("find", {"name": one}) for one in ("counted", "told")]
+    assert [(one.is_error, one.content[0].text) for one in (counted, told)] == [(True, "There is none.")] * 2
+    assert (counted.structured_content, told.structured_content) == ({"count": 0}, None)
 
 
 async def test_values_that_are_no_objects_reach_clients_of_every_revision() -> None:

@@ -174,6 +174,7 @@ def _server(
         listening = progress_listener.set(pass_on if report is not None else None)
         hearing = log_listener.set(LogListener(_caller(context), tell))
         try:
+            output = next((tool.output_schema for tool in shown(context) if tool.name == params.name), None)
             result = await answer(context, params.name, params.arguments or {})
         except BridgeError as error:
             raise failure_as_mcp(error) from error
@@ -185,9 +186,9 @@ def _server(
             log_listener.reset(hearing)
         if context.request is not None and await context.request.is_disconnected():
             logger.warning("a call of %s was carried out, but its client had left", params.name)
-        if result.is_error and result.structured is not None and not _is_promised(result, params.name, shown(context)):
+        if result.is_error and output is not None and not _fits(result, params.name, output):
             result = result.model_copy(update={"structured": None})
-        return result_as_mcp(result, protocol=context.protocol_version)
+        return result_as_mcp(result, protocol=context.protocol_version, output=output)
 
     async def set_level(context: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
         return keep_level(_kept(context), params)
@@ -197,12 +198,11 @@ def _server(
     return server
 
 
-def _is_promised(result: ToolResult, name: str, tools: Sequence[Tool]) -> bool:
+def _fits(error: ToolResult, name: str, output: Mapping[str, Any]) -> bool:
     """Whether an error's structured content fits the output schema, by which some clients judge errors, too, and raise
     in place of showing the text."""
-    schema = next((tool.output_schema for tool in tools if tool.name == name), None)
-    check = None if schema is None else result_check(name, json.dumps(schema))
-    return check is None or check(result.structured) is None
+    check = result_check(name, json.dumps(output))
+    return error.structured is None or check is None or check(error.structured) is None
 
 
 class _Publication:

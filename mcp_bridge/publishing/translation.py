@@ -18,6 +18,7 @@ from ..records import Tool, ToolAnnotations, ToolResult
 from ..safe_text import whole_characters
 from ..sessions.handlers import LogEntry
 from ..sessions.listing import text_of
+from ..toolsets.schema_parts import followed
 
 Message = TypeVar("Message", bound=BaseModel)
 
@@ -53,8 +54,8 @@ def control_tools_as_mcp(verbs: Iterable[str], *, live: Sequence[str] = ()) -> l
 def tool_as_mcp(tool: Tool, *, protocol: str | None = None, meta: dict[str, Any] | None = None) -> types.Tool:
     """`protocol`: the revision that the client speaks; those with a handshake know objects as output alone."""
     says, output = tool.annotations, tool.output_schema
-    if output is not None and not _takes_any_output(protocol) and output.get("type") != "object":
-        output = _wrapped_schema(output)
+    if output is not None and not _takes_any_output(protocol):
+        output = {**output, "type": "object"} if _is_of_objects(output) else _wrapped_schema(output)
     made = types.Tool(
         name=tool.name,
         title=tool.title or None,
@@ -93,11 +94,14 @@ def tool_from_mcp(tool: types.Tool, source: str = "") -> Tool:
     )
 
 
-def result_as_mcp(result: ToolResult, *, protocol: str | None = None) -> types.CallToolResult:
+def result_as_mcp(
+    result: ToolResult, *, protocol: str | None = None, output: dict[str, Any] | None = None
+) -> types.CallToolResult:
     """With the parts as a server gave them, where one did. Where the client takes only objects as structured content,
-    another value is in one, under `result`."""
+    another value is in one, under `result`. `output`: the tool's output schema."""
     structured = result.structured
-    if structured is not None and not isinstance(structured, dict) and not _takes_any_output(protocol):
+    is_object = isinstance(structured, dict) if output is None else _is_of_objects(output)
+    if structured is not None and not is_object and not _takes_any_output(protocol):
         structured = {"result": structured}
     made = types.CallToolResult(
         content=_content(result, protocol or LATEST_MODERN_VERSION),
@@ -139,6 +143,11 @@ def _content(result: ToolResult, protocol: str) -> list[types.ContentBlock]:
         types.TextContent(text=text_of([part])) if protocol < _PARTS_SINCE.get(part.type, "") else part
         for part in parts
     ]
+
+
+def _is_of_objects(output: dict[str, Any]) -> bool:
+    """Whether it says so, itself or by a reference, as the schema of a type that holds itself does."""
+    return followed(output, output).get("type") == "object"
 
 
 def _wrapped_schema(schema: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure, kind_of
@@ -287,13 +288,22 @@ def _has_json_form(hint: Any) -> bool:
     return True
 
 
+class _OfAnswers(GenerateJsonSchema):
+    """Without the formats that a time without a zone is against: some clients judge answers by them."""
+
+    def datetime_schema(self, schema: Any) -> JsonSchemaValue:  # noqa: ARG002
+        return {"type": "string"}
+
+    time_schema = datetime_schema
+
+
 def _output_schema(function: Callable[..., Any]) -> dict[str, Any] | None:
     """What the function returns, by its type hint; None where that may be any text or nothing, which is text alone."""
     hint = _hints(function).get("return", Any)
     if hint in (Any, str, None, type(None), ToolResult):
         return None
     try:
-        schema = TypeAdapter(hint).json_schema(mode="serialization")
+        schema = TypeAdapter(hint).json_schema(mode="serialization", schema_generator=_OfAnswers)
     except (PydanticUserError, PydanticUndefinedAnnotation, TypeError):
         return None
     validator = compiled_schema(schema, is_known_valid=True)

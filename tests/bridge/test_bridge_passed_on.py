@@ -9,11 +9,13 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
+import jsonschema_rs
 import mcp_types as types
 import pytest
 from free_ports import free_port
@@ -242,6 +244,39 @@ async def test_errors_have_structured_content_where_the_output_schema_allows_it(
         counted, told = [await client.call_tool("find", {"name": one}) for one in ("counted", "told")]
     assert [(one.is_error, one.content[0].text) for one in (counted, told)] == [(True, "There is none.")] * 2
     assert (counted.structured_content, told.structured_content) == ({"count": 0}, None)
+
+
+@dataclass
+class Part:
+    name: str
+    parts: list[Part]
+    since: datetime
+
+
+def part_of(name: str) -> Part:
+    """A part and what it holds, with times without a zone."""
+    since = datetime(2026, 1, 1)
+    return Part(name, [Part("wheel", [], since)], since)
+
+
+def either(count: int) -> dict[str, int] | list[int]:
+    """An object or a list."""
+    return {"count": count} if count else []
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_results_fit_the_output_schemas_of_types_that_hold_themselves_and_of_choices(mode: Mode) -> None:
+    async with (
+        mcp_bridge.connect([part_of, either]) as toolset,
+        Client(mcp_bridge.publish(toolset), mode=mode) as client,
+    ):
+        schemas = {tool.name: tool.output_schema for tool in (await client.list_tools()).tools}
+        part = (await client.call_tool("part_of", {"name": "bike"})).structured_content
+        some, none = [(await client.call_tool("either", {"count": n})).structured_content for n in (3, 0)]
+    assert part["parts"][0] == {"name": "wheel", "parts": [], "since": "2026-01-01T00:00:00"}
+    assert "date-time" not in json.dumps(schemas)
+    jsonschema_rs.validate(schemas["part_of"], part)
+    assert (some, none) == (({"count": 3}, []) if mode == "auto" else ({"result": {"count": 3}}, {"result": []}))
 
 
 async def test_values_that_are_no_objects_reach_clients_of_every_revision() -> None:

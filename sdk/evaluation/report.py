@@ -447,8 +447,8 @@ def _require_whole(place: str, report: Report, found: Mapping[str, Sequence[Roll
     for name, rollouts in found.items():
         if name in report.conditions and (known := report.conditions[name].rollouts) != len(rollouts):
             raise RunFolderError(
-                f"{place} has {len(rollouts)} rollouts of {name!r}, and its report was made of {known}: see "
-                f"`toolbake verify {place}`, and take the files from a copy of the run"
+                f"{place} has {len(rollouts)} rollouts of {name!r}, and its report was made of {known}: run the same "
+                "command again if it was cut off; otherwise `toolbake verify` names what is missing"
             )
 
 

@@ -254,7 +254,7 @@ def test_the_overview_has_the_intervals_of_the_report_and_counts_its_own_where_t
     open_page: OpenPage, serve: Serve, helpdesk_folder: Path, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
-    interval = {"low": 0.25, "estimate": 1.0, "high": 0.75}
+    interval = {"low": 0.25, "estimate": 0.5, "high": 0.75}
     report = {"success_threshold": 1.0, "conditions": {"after GRPO": {"success": {"interval": interval}}}}
     (run / "report.json").write_text(json.dumps(report))
     page = open_page(serve(run))
@@ -265,6 +265,8 @@ def test_the_overview_has_the_intervals_of_the_report_and_counts_its_own_where_t
     expect(whiskers.first).to_have_attribute("title", "95 % interval 0 to 56.1 %, tasks taken as independent")
     expect(whiskers.last).to_have_attribute("title", "95 % interval 25 to 75 %, as reported")
     expect(page.locator(".stages tbody tr")).to_have_count(4)
+    # The report's figure, which averages the tries at a task first, and not the share of the rollouts.
+    expect(page.locator(".stages tbody tr", has_text="after GRPO").locator(".figure").first).to_have_text("50 %")
     expect(page.locator(".run")).to_contain_text("toolbake verify")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 

@@ -39,21 +39,18 @@ function stageRow([arm, rows]) {
   const families = new Set(rows.map((row) => row.family)).size;
   const link = el("a", { href: `#${new URLSearchParams({ v: "rollouts", arm })}` }, armTitle(arm));
   const once = tasks === rows.length && scored.length > 0;
+  // The report averages the tries at a task first; of some tasks fewer may be scored.
+  const interval = store.runs[rows[0].run].intervals[rows[0].stage];
+  const share = interval ? interval[1] : right / scored.length;
   return el("tr", {},
     el("th", { scope: "row" }, link),
-    el("td", { class: "figure" }, scored.length ? `${figure((100 * right) / scored.length, 1)} %` : "–"),
-    el("td", { class: "interval" }, reported(rows[0]) ?? (once ? unclustered(right, scored.length) : null)),
+    el("td", { class: "figure" }, scored.length ? `${figure(100 * share, 1)} %` : "–"),
+    el("td", { class: "interval" }, interval ? whisker(...interval, "as reported") : once ? unclustered(right, scored.length) : null),
     el("td", { class: "figure" }, scored.length ? figure(scored.reduce((sum, row) => sum + row.score, 0) / scored.length, 3) : "–"),
     el("td", { class: "figure" }, figure(rows.length)), el("td", { class: "figure" }, figure(tasks)), el("td", { class: "figure" }, figure(families)),
     el("td", { class: "figure" }, rows.length - scored.length ? el("a", { href: `#${new URLSearchParams({ v: "rollouts", arm, result: "failed" })}` }, figure(rows.length - scored.length)) : "0"),
     el("td", { class: "figure" }, figure(mean((row) => row.turns), 1)), el("td", { class: "figure" }, figure(mean((row) => row.tokens), 0)),
     el("td", { class: "figure" }, seconds(mean((row) => row.seconds) ?? 0)));
-}
-
-/** The interval of the run's report, which knows of families of tasks; null where it has none of this stage. */
-function reported(row) {
-  const interval = store.runs[row.run].intervals[row.stage];
-  return interval ? whisker(...interval, "as reported") : null;
 }
 
 function unclustered(right, all) {

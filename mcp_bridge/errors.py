@@ -26,6 +26,23 @@ Delivery = Literal["not_sent", "refused", "answered", "unknown"]
 """
 
 
+def retry_after_s(header: str | None) -> float | None:
+    """How long a server asks to wait, in seconds from now, by either form of `Retry-After` (RFC 9110, 10.2.3); None
+    where it does not say, or cannot be understood."""
+    value = (header or "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value)
+    from datetime import UTC, datetime
+    from email.utils import parsedate_to_datetime
+
+    try:
+        when = parsedate_to_datetime(value)
+    except (TypeError, ValueError):
+        return None
+    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    return max(0.0, math.ceil((when - datetime.now(UTC)).total_seconds()))
+
+
 class BridgeError(Exception):
     """Base of all errors of the bridge. The message names the value, the choices and the fix."""
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any
 
-from ..errors import ToolFailure
+from ..errors import ToolFailure, retry_after_s
 from ..records import ToolResult, compact_json, error_result
 from ..safe_text import strict_json
 from .requests import bare_type, is_json
@@ -44,15 +41,7 @@ class Answer:
     @property
     def retry_after_s(self) -> float | None:
         """How long the server asks to wait, in seconds from now."""
-        value = self.headers.get("retry-after", "").strip()
-        if value.isascii() and value.isdigit():
-            return float(value)
-        try:
-            when = parsedate_to_datetime(value)
-        except (TypeError, ValueError):
-            return None
-        when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
-        return max(0.0, math.ceil((when - datetime.now(UTC)).total_seconds()))
+        return retry_after_s(self.headers.get("retry-after"))
 
 
 def to_result(

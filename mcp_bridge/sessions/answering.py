@@ -145,16 +145,19 @@ class Answers:
     def _refusal(self, request: types.InputRequest) -> types.ErrorData | None:
         handlers = self._handlers
         if isinstance(request, types.ElicitRequest) and handlers.elicitation is None:
-            asked = f"The tool asked the user: {request.params.message[:_LONGEST_QUESTION]!r}."
+            asked, question = "The tool asked the user", request.params.message
         elif isinstance(request, types.CreateMessageRequest) and handlers.sampling is None:
-            last = str(_content_text(request.params.messages[-1].content)) if request.params.messages else ""
-            asked = f"The tool asked a language model: {last[:_LONGEST_QUESTION]!r}."
+            asked = "The tool asked a language model"
+            question = _content_text(request.params.messages[-1].content) if request.params.messages else ""
         elif isinstance(request, types.ListRootsRequest) and handlers.roots is None:
-            asked = "The tool asked which folders it may work in."
+            asked, question = "The tool asked which folders it may work in", None
         else:
             return None
-        logger.info("%s was refused an answer: %s", self._label, redacted(asked, self._secrets()))
-        return types.ErrorData(code=types.INVALID_REQUEST, message=f"{asked} {_REFUSED}")
+        if question is not None:
+            # Cut last: a part of a secret is not found.
+            asked += f": {redacted(question, self._secrets())[:_LONGEST_QUESTION]!r}"
+        logger.info("%s was refused an answer: %s.", self._label, asked)
+        return types.ErrorData(code=types.INVALID_REQUEST, message=f"{asked}. {_REFUSED}")
 
     async def _elicit(
         self, _context: ClientRequestContext, parameters: types.ElicitRequestParams

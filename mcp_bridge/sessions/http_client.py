@@ -34,8 +34,10 @@ from .messages import (
     Incoming,
     LineSplitter,
     LongLine,
+    batch,
     fault_of,
     readable_body,
+    refused_with,
     too_large,
     written,
 )
@@ -101,8 +103,7 @@ class SseStreams:
                         known = True
                         task_status.started(self._endpoint(data.decode(errors="replace")))
                     elif isinstance(data, LongLine) or (kind == "message" and data):
-                        message = self._incoming.message(data, "sent an event")
-                        if message is not None:
+                        for message in self._incoming.messages(data, "sent an event"):
                             await to_client.send(message)
                     if isinstance(data, LongLine) and not data.can_be_skipped:
                         why = f"an event of {data.told} came, above max_answer_mb of the server"
@@ -149,7 +150,7 @@ class SseStreams:
             return
         try:
             response = await self._http.post(endpoint, content=body, headers={"Content-Type": "application/json"})
-            fault = _refusal(response.status_code)
+            fault = _refusal(response)
         except LoginFailed as error:
             fault = Fault("login", "refused", str(error))
         except httpx2.HTTPError as error:
@@ -163,12 +164,13 @@ class SseStreams:
             await to_client.send(fault.answer_to(message.message.id))
 
 
-def _refusal(status: int) -> Fault | None:
+def _refusal(response: httpx2.Response) -> Fault | None:
+    status = response.status_code
     if status < 300:
         return None
     if status == 404:
         return Fault("no_session", "refused", "it no longer knows the session (HTTP 404)")
-    return Fault("status", "unknown" if status >= 500 else "refused", f"it answered HTTP {status}")
+    return refused_with(response, "status", "unknown" if status >= 500 else "refused")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -271,11 +273,18 @@ class ContainedClient(httpx2.AsyncClient):
             told = response.headers.get("content-length", "")
             size = f"{int(told) / 1e6:.1f} MB" if told.isdigit() else f"more than {self._limit / 1e6:g} MB"
             return self._answered_by(too_large(size, self._limit), response.request)
-        if self._is_open() and not _answers(body, response.request.content):
+        parts = batch(body)
+        if self._is_open() and not any(_answers(one, response.request.content) for one in parts):
             # The SDK's client would wait for the right one, which no longer comes.
             fault = Fault("status", "answered", "it sent something else than the answer to this request")
             return self._answered_by(fault, response.request)
-        return _with_body(response, content=readable_body(body) if _asks_for_tools(response.request) else body)
+        if _asks_for_tools(response.request):
+            parts = [readable_body(one) for one in parts]
+        if len(parts) == 1:
+            return _with_body(response, content=parts[0])
+        # Of several messages the SDK's client reads only events.
+        events = b"".join(b"data: " + one + b"\n\n" for one in parts)
+        return _with_body(response, content=events, kind="text/event-stream")
 
     async def _refusal(self, response: httpx2.Response) -> httpx2.Response:
         try:
@@ -296,7 +305,7 @@ class ContainedClient(httpx2.AsyncClient):
         else:
             delivery: Delivery = "refused" if status in _REFUSED else "unknown" if status >= 500 else "answered"
             told = f": {error.error.message}" if error is not None else ""
-            fault = Fault("status", delivery, f"it answered HTTP {status}{told}")
+            fault = refused_with(response, "status", delivery, told)
         return self._answered_by(fault, response.request)
 
     def _answered_by(self, fault: Fault, request: httpx2.Request) -> httpx2.Response:
@@ -328,7 +337,7 @@ class _Events(httpx2.AsyncByteStream):
                 end = max(chunk.rfind(b"\n\n"), chunk.rfind(b"\r\n\r\n"), chunk.rfind(b"\r\r"))
                 size = size + len(chunk) if end < 0 else len(chunk) - end
                 if size > self._limit:
-                    yield self._event(too_large(f"more than {self._limit / 1e6:g} MB", self._limit))
+                    yield self._event(too_large(f"more than {self._limit / 1e6:g} MB", self._limit), after=size)
                     return
                 # The SDK asks for the rest of a stream whose events have ids.
                 resumable = resumable or chunk.startswith(b"id:") or b"\nid:" in chunk
@@ -336,11 +345,13 @@ class _Events(httpx2.AsyncByteStream):
         except httpx2.HTTPError as error:
             if resumable:
                 raise
-            yield self._event(lost(error))
+            yield self._event(lost(error), after=size)
 
-    def _event(self, fault: Fault) -> bytes:
+    def _event(self, fault: Fault, *, after: int) -> bytes:
+        """`after`: the bytes since the last event ended, its end included."""
         # Ends an event that was begun; what is left of it is no JSON by itself, so it must not be one: a comment first.
-        return b"\n: cut here\nevent: cut\n\nevent: message\ndata: " + self._faults.as_json(fault) + b"\n\n"
+        begun = b"\n: cut here\nevent: cut\n\n" if after > len(b"\r\n\r\n") else b"\n"
+        return begun + b"event: message\ndata: " + self._faults.as_json(fault) + b"\n\n"
 
     async def aclose(self) -> None:
         await self._response.aclose()
@@ -406,13 +417,11 @@ def _answers(body: bytes, request: bytes) -> bool:
     return asked is None or (isinstance(answer, dict) and answer.get("id") in (asked, str(asked), None))
 
 
-def _with_body(response: httpx2.Response, **body: Any) -> httpx2.Response:
-    """The same response with its body decoded."""
-    headers = [
-        (name, value)
-        for name, value in response.headers.multi_items()
-        if name.lower() not in {"content-encoding", "content-length", "transfer-encoding"}
-    ]
+def _with_body(response: httpx2.Response, *, kind: str | None = None, **body: Any) -> httpx2.Response:
+    """The same response with its body decoded. `kind`: its media type, where that is another one."""
+    changed = {"content-encoding", "content-length", "transfer-encoding"} | ({"content-type"} if kind else set())
+    headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in changed]
+    headers += [("content-type", kind)] if kind else []
     whole = httpx2.Response(response.status_code, headers=headers, request=response.request, **body)
     whole.history = response.history
     whole.next_request = response.next_request

@@ -17,6 +17,7 @@ import mcp_types as types
 from mcp import Client
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import find_invalid_x_mcp_header
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 from pydantic_core import from_json
 
@@ -25,7 +26,7 @@ from ..errors import ToolFailure
 from ..records import EMPTY, EMPTY_ERROR, ToolResult, compact_json, error_result
 from ..sources.specs import ServerOptions
 from ..toolsets.schema_checks import result_check
-from .messages import CLOSED, unwritable
+from .messages import CLOSED, UNUSABLE_META, unwritable
 from .protocol_version import is_handshake
 from .tasks import TaskCalls, wants_task
 
@@ -454,6 +455,8 @@ class Catalogue:
         self._result_checks: dict[str, Callable[[Any], str | None] | None] = {}
         # The SDK's own matches the patterns of an output schema without a time limit.
         client.session.validate_tool_result = self._check_result  # type: ignore[method-assign]
+        self._send = client.session.send_request
+        client.session.send_request = self._sent  # type: ignore[method-assign]
 
     async def load(self) -> None:
         """List the tools. Raises the SDK's errors, and `NotOffered` for an option that the server has nothing for."""
@@ -467,6 +470,14 @@ class Catalogue:
         self._as_tasks = frozenset(tool.name for tool in listed if wants_task(tool))
         self._seen = seen
         self._result_checks = {}
+
+    async def _sent(self, request: Any, *rest: Any, **options: Any) -> Any:
+        """As `ClientSession.send_request`. What the SDK leaves out of a listing stays, as tools that cannot be used:
+        it tells its log alone."""
+        result = await self._send(request, *rest, **options)
+        if isinstance(result, types.ListToolsResult) and not is_handshake(self.client.protocol_version):
+            result.tools = [_with_sound_headers(tool) for tool in result.tools]
+        return result
 
     async def _check_result(self, name: str, result: types.CallToolResult) -> None:
         """As `ClientSession.validate_tool_result`, in a limited time."""
@@ -541,6 +552,14 @@ class Catalogue:
             "tools has changed; new worlds see the new one.",
             delivery=delivery,
         )
+
+
+def _with_sound_headers(tool: types.Tool) -> types.Tool:
+    problem = find_invalid_x_mcp_header(tool.input_schema)
+    if problem is None:
+        return tool
+    meta = {**(tool.meta or {}), UNUSABLE_META: f"MCP asks clients to leave it out, because {problem}"}
+    return tool.model_copy(update={"input_schema": {"type": "object"}, "meta": meta})
 
 
 async def _list_tools(client: Client) -> list[types.Tool]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import json
 import logging
 import re
@@ -27,9 +29,11 @@ from pydantic_core import from_json
 
 from ..access.redaction import redacted
 from ..control_tools import FAILURE_META
-from ..errors import Delivery
+from ..errors import Delivery, retry_after_s
 
 if TYPE_CHECKING:
+    from httpx2 import Response
+
     from ..sources.specs import ServerSpec
 
 logger = logging.getLogger(__name__)
@@ -199,6 +203,8 @@ class Fault:
     kind: FaultKind
     delivery: Delivery
     message: str
+    retry_after_s: float | None = None
+    """How long the server asks to wait."""
 
     def as_error(self) -> ErrorData:
         return ErrorData(code=INTERNAL_ERROR, message=self.message, data=self)
@@ -234,6 +240,13 @@ def fault_of(error: BaseException | None) -> Fault | None:
     """The fault that the SDK's client raised as an error, if it is one."""
     data = error.error.data if isinstance(error, MCPError) else None
     return data if isinstance(data, Fault) else None
+
+
+def refused_with(response: Response, kind: FaultKind, delivery: Delivery, told: str = "") -> Fault:
+    """`told`: what the body says, after a colon."""
+    wait_s = retry_after_s(response.headers.get("retry-after"))
+    asked = "" if wait_s is None else f", and asks to wait {wait_s:.10g} s (Retry-After)"
+    return Fault(kind, delivery, f"it answered HTTP {response.status_code}{told}{asked}", wait_s)
 
 
 def too_large(size: str, limit: int) -> Fault:
@@ -273,10 +286,14 @@ def message_in(text: str | bytes) -> SessionMessage | None:
 
 
 def complete(message: SessionMessage) -> SessionMessage:
-    """The message, with the kind of its result where the server leaves that out: a client has to take it for
-    "complete", and the SDK's client refuses it."""
+    """The message, with what servers leave out of a result and the SDK's client does not: its kind, which a client has
+    to take for "complete", and an empty `content`, which others write as null, or not at all beside structured
+    content."""
     if isinstance(message.message, mcp_types.JSONRPCResponse):
-        message.message.result.setdefault("resultType", "complete")
+        result = message.message.result
+        result.setdefault("resultType", "complete")
+        if result.get("content") is None and ("content" in result or "structuredContent" in result):
+            result["content"] = []
     return message
 
 
@@ -301,6 +318,22 @@ def unwritable(method: str) -> str:
     )
 
 
+def batch(data: bytes) -> list[bytes]:
+    """The messages of a batch, which revision 2025-03-26 allows; what is none as it is. Both without the mark of the
+    byte order, which some servers put before their first message."""
+    data = data.removeprefix(codecs.BOM_UTF8)
+    if data.lstrip()[:1] == b"[":
+        with contextlib.suppress(ValueError, RecursionError):
+            return [json.dumps(one).encode() for one in json.loads(data)]
+    return [data]
+
+
+def _in_place_of(line: LongLine, fault: Fault) -> Iterator[SessionMessage]:
+    answers = line.answers()
+    if answers is not None:
+        yield fault.answer_to(answers)
+
+
 class Incoming:
     """What one server sends in all its sessions, as messages of MCP.
 
@@ -313,21 +346,29 @@ class Incoming:
         self.limit = spec.options.max_answer_bytes
         self._is_warned = False
 
-    def message(self, data: bytes | LongLine, told: str) -> SessionMessage | None:
-        """The message. Where there is none, or it is above the limit, an error answers the request that the data
-        answers, which would otherwise wait for its time limit. `told`: how it came: "sent an event"."""
+    def messages(self, data: bytes | LongLine, told: str) -> Iterator[SessionMessage]:
+        """The messages; mostly one. Where there is none, or it is above the limit, an error answers the request that
+        the data answers, which would otherwise wait for its time limit. `told`: how it came: "sent an event"."""
         if isinstance(data, LongLine):
-            line, fault = data, too_large(data.told, self.limit)
-        else:
+            yield from _in_place_of(data, too_large(data.told, self.limit))
+            return
+        for part in batch(data):
             # Not strict: one broken letter in a text is no reason to lose an answer.
-            text = data.decode(errors="replace")
-            if (message := message_in(text)) is not None:
-                return message
+            text = part.decode(errors="replace")
+            message = message_in(text)
+            if message is not None:
+                self._tell_of_stray_error(message)
+                yield message
+                continue
             self._tell(text, told)
-            line = LongLine(len(data), ended=True, head=data[:_KEPT], tail=data[-_KEPT:])
-            fault = Fault("unusable", "answered", "the answer is no message of MCP")
-        answers = line.answers()
-        return None if answers is None else fault.answer_to(answers)
+            line = LongLine(len(part), ended=True, head=part[:_KEPT], tail=part[-_KEPT:])
+            yield from _in_place_of(line, Fault("unusable", "answered", "the answer is no message of MCP"))
+
+    def _tell_of_stray_error(self, message: SessionMessage) -> None:
+        error = message.message
+        if isinstance(error, mcp_types.JSONRPCError) and error.id is None:
+            text = redacted(error.error.message, self.spec.secrets)[:_SHOWN]
+            logger.warning("%s sent an error without saying which request it answers: %r", self.spec.label, text)
 
     def _tell(self, text: str, told: str) -> None:
         level = logging.DEBUG if self._is_warned else logging.WARNING

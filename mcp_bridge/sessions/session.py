@@ -22,6 +22,7 @@ from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, INVALID_REQUEST, METHOD
 from ..control_tools import CONTROL_META
 from ..errors import Delivery, ServerDied, ToolFailure
 from ..records import ErrorKind, ToolResult, error_result
+from ..safe_text import and_more
 from ..sources.environment import WORLD_DIR
 from ..sources.specs import HttpSpec, ServerObjectSpec, StdioSpec, more_time
 from .answering import is_refusal
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Why a session did not come up, in words that say what to do.
+
+
+_MOST_PROBLEMS = 3
 
 
 class CannotOpen(Exception):
@@ -79,7 +83,7 @@ def cannot_open(transport: Transport, failure: BaseException | None, notes: Note
         return CannotOpen(f"{label} refused us; {told}.{explained}", died=False, wants_login=True)
     if notes.http_status in {401, 403}:
         return CannotOpen(f"{label} refused us; set the right `headers` or `auth` for it.{explained}", died=False)
-    told = notes.redact(fault.message if fault else f"{type(failure).__name__}: {failure}")
+    told = notes.redact(fault.message if fault else _named(failure))
     return CannotOpen(
         f"{label} cannot be reached ({told}). Is the server running, and is the path right?{explained}", died=False
     )
@@ -110,8 +114,18 @@ def _cannot_start(spec: StdioSpec, failure: BaseException | None, notes: Notes, 
             f"{spec.label}: the command {notes.redact(spec.command)!r} cannot be started ({failure.strerror}). {fix}",
             died=False,
         )
-    told = notes.redact(f"{type(failure).__name__}: {failure}")
+    told = notes.redact(_named(failure))
     return CannotOpen(f"{spec.label} cannot be started as an MCP server ({told}).{explained}", died=False)
+
+
+def _named(error: BaseException | None) -> str:
+    """An error with its type. Of what has not the form of MCP, where, and not the value: cut, as pydantic shows it, a
+    secret in it would not be found."""
+    told, code = str(error), f" (code {error.code})" if isinstance(error, MCPError) else ""
+    if isinstance(error, pydantic.ValidationError):
+        problems = error.errors(include_input=False, include_url=False, include_context=False)
+        told = and_more([f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in problems], _MOST_PROBLEMS, ";")
+    return f"{type(error).__name__}{code}: {told}"
 
 
 def innermost(error: BaseException | None) -> BaseException | None:
@@ -251,7 +265,7 @@ class Session:
                     break
                 await anyio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
-            told = fault.message if fault else self.notes.redact(f"{type(failure).__name__}: {failure}")
+            told = fault.message if fault else self.notes.redact(_named(failure))
             if not isinstance(self._transport.spec, HttpSpec) or (fault and fault.kind == "no_session"):
                 self.notes.note_end(f"asked for its tools, it did not answer: {told}")
             raise ServerDied(
@@ -283,6 +297,11 @@ class Session:
             raise await self._broken(name, error) from error
         except TaskInterrupted as cut:
             return await self._of_task(name, cut)
+        except SystemExit as error:
+            # Of a server in this process. It must not end a run of thousands of rollouts.
+            label = self._transport.spec.label
+            told = f"{label}: tool {name!r} tried to end the program (SystemExit: {error})"
+            raise ToolFailure(told, delivery="answered") from error
         except anyio.get_cancelled_exc_class():
             self.doubtful = True
             raise
@@ -328,7 +347,8 @@ class Session:
             return error_result(fault.message[:1].upper() + fault.message[1:], "tool_error")
         told = self.notes.redact(fault.message)
         if fault.kind in ("status", "login", "unusable"):
-            raise ToolFailure(f"{label} failed on {name!r}: {told}", delivery=fault.delivery)
+            said = f"{label} failed on {name!r}: {told}"
+            raise ToolFailure(said, delivery=fault.delivery, retry_after_s=fault.retry_after_s)
         if fault.kind == "no_session":
             self.notes.note_end("")
             raise ServerDied(f"{label} no longer knows the session, during {name!r}: {told}", delivery=fault.delivery)
@@ -354,15 +374,13 @@ class Session:
         if is_closed(error) or isinstance(error, CLOSED) or self.dead:
             await self.close()
             return self._died(f"during {name!r}", "unknown")
-        told = self.notes.redact(str(error))
         code = error.code if isinstance(error, MCPError) else None
         if code == CONNECTION_CLOSED:
             self.doubtful = True
-            return ServerDied(f"the connection to {label} ended, during {name!r}: {told}")
-        shown = f" (code {code})" if code is not None else ""
+            return ServerDied(f"the connection to {label} ended, during {name!r}: {self.notes.redact(str(error))}")
         refused = isinstance(error, MCPError) and self._does_not_know_the_world(error)
         delivery: Delivery = "refused" if refused else "answered"
-        return ToolFailure(f"{label} failed on {name!r}: {type(error).__name__}{shown}: {told}", delivery=delivery)
+        return ToolFailure(f"{label} failed on {name!r}: {self.notes.redact(_named(error))}", delivery=delivery)
 
     def answer_in(self, error: MCPError) -> ToolResult | None:
         """What a policy reads of an error that a call raised; None where the server did not answer the call with it."""
@@ -384,7 +402,7 @@ class Session:
 
     def _died(self, when: str, delivery: Delivery) -> ServerDied:
         failure = innermost(self._failure)
-        why = f" ({self.notes.redact(f'{type(failure).__name__}: {failure}')})" if failure is not None else ""
+        why = f" ({self.notes.redact(_named(failure))})" if failure is not None else ""
         return ServerDied(
             f"the connection to {self._transport.spec.label} ended, {when}{why}.{self.notes.explain()}",
             delivery=delivery,

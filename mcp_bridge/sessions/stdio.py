@@ -12,7 +12,7 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -302,8 +302,7 @@ class StdioStreams:
                     while not self._fault and (chunk := await self._process.read()):
                         self._has_spoken = True
                         for line in lines.feed(chunk):
-                            message = self._message(line)
-                            if message is not None:
+                            for message in self._messages(line):
                                 await to_client.send(message)
             finally:
                 self._on_end(self._fault)
@@ -326,11 +325,11 @@ class StdioStreams:
         finally:
             self._flushed.set()
 
-    def _message(self, line: bytes | LongLine) -> SessionMessage | None:
+    def _messages(self, line: bytes | LongLine) -> Iterator[SessionMessage]:
         """The session ends where a line is too long and it cannot be told what it answers."""
         if isinstance(line, LongLine) and not line.can_be_skipped:
             self._fault = (
                 f"a line of {line.told} came on stdout, above max_answer_mb of the server, and could not be skipped"
             )
-        is_blank = isinstance(line, bytes) and not line.strip()
-        return None if is_blank else self._incoming.message(line, "wrote a line to stdout")
+        if isinstance(line, LongLine) or line.strip():
+            yield from self._incoming.messages(line, "wrote a line to stdout")

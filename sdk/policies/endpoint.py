@@ -17,6 +17,7 @@ import anyio
 import httpx
 
 from mcp_bridge.access.redaction import require_http_url
+from mcp_bridge.errors import retry_after_s
 from mcp_bridge.records import Tool
 from mcp_bridge.safe_text import shortened, whole_characters
 
@@ -173,7 +174,7 @@ class EndpointAgent:
             try:
                 with anyio.fail_after(self._limits[0]):  # httpx waits so long for each piece
                     await response.aread()
-                return response.status_code, response.text, _retry_after(response.headers.get("retry-after"))
+                return response.status_code, response.text, retry_after_s(response.headers.get("retry-after"))
             except (TimeoutError, httpx.TimeoutException):
                 raise self.failure(f"gave no whole answer within {self._limits[0]:g} s") from None
             except httpx.HTTPError as error:
@@ -307,22 +308,6 @@ def _checked_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
                 "characters that no HTTP header can carry; take them out"
             )
     return headers
-
-
-def _retry_after(value: str | None) -> float | None:
-    """Seconds to wait, from either form of the header (RFC 9110, 10.2.3); None where it cannot be read."""
-    if value is None:
-        return None
-    if value.strip().isdecimal():
-        return float(value)
-    from datetime import UTC, datetime
-    from email.utils import parsedate_to_datetime
-
-    try:
-        moment = parsedate_to_datetime(value)
-    except ValueError:
-        return None
-    return None if moment.tzinfo is None else max(0.0, (moment - datetime.now(UTC)).total_seconds())
 
 
 _SHOWN_CHARS = 500

@@ -32,10 +32,22 @@ def answer(name, id):
         yield BODY % (id, "[" * 3000 + "]" * 3000)
     elif name == "cut":
         yield '{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","te' % id
+    elif name == "batch":
+        log = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "at work"}}
+        yield json.dumps([log, {"jsonrpc": "2.0", "id": id, "result": OK}])
+    elif name == "byte_order_mark":
+        yield "\ufeff" + json.dumps({"jsonrpc": "2.0", "id": id, "result": OK})
+    elif name == "no_content":
+        yield json.dumps({"jsonrpc": "2.0", "id": id, "result": {"structuredContent": {"n": 7}}})
+    elif name == "null_content":
+        yield json.dumps({"jsonrpc": "2.0", "id": id, "result": {"content": None}})
     else:
+        if name == "stray_error":
+            yield json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32603, "message": "the disk is full"}})
         yield json.dumps({"jsonrpc": "2.0", "id": id, "result": OK})
 
 NAMES = ["chatty", "half_a_letter", "no_result", "id_last", "huge_number", "deep", "cut", "fine"]
+NAMES += ["batch", "byte_order_mark", "no_content", "null_content", "stray_error"]
 ABOUT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
 
 for line in sys.stdin:
@@ -70,6 +82,26 @@ async def test_a_line_that_is_no_message_costs_its_call_at_most_and_at_once(
                 assert world.ledger.lines[-1].event == "failed"
             assert (await world.call("fine", {})).text == "ok"
         assert caplog.text.count("is no MCP message") == 1
+
+
+async def test_what_servers_write_in_other_forms_is_read_all_the_same(
+    script: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    logged = []
+    program, path = script(SERVER)
+    entry = {"command": program, "args": ["-S", path], "toolbake": {"protocol": "2025-06-18", "warm": 0}}
+    handlers = mcp_bridge.Handlers(log=logged.append)
+    config = {"mcpServers": {"s": entry}}
+    async with mcp_bridge.connect(config, handlers=handlers, call_timeout_s=600) as toolset:
+        assert (await toolset.call("batch", {})).text == "ok"
+        assert [entry.data for entry in logged] == ["at work"]
+        assert (await toolset.call("byte_order_mark", {})).text == "ok"
+        structured = await toolset.call("no_content", {})
+        assert (structured.text, structured.structured) == ('{"n":7}', {"n": 7})
+        assert (await toolset.call("null_content", {})).text == "(empty result)"
+        assert not caplog.records
+        assert (await toolset.call("stray_error", {})).text == "ok"
+    assert "sent an error without saying which request it answers: 'the disk is full'" in caplog.text
 
 
 async def test_a_server_that_prints_is_warned_of_once_for_all_its_worlds_and_calls(

@@ -13,7 +13,7 @@ import pytest
 from mcp.server import Server
 
 import mcp_bridge
-from mcp_bridge import ServerDied, ToolResult
+from mcp_bridge import ServerDied, ToolFailure, ToolResult
 from mcp_bridge.control_tools import CALL_META, ROLLOUT_META
 
 TOOL = types.Tool(name="act", input_schema={"type": "object"})
@@ -29,6 +29,29 @@ async def act(context: Any, params: types.CallToolRequestParams) -> types.CallTo
 
 def quick_server(**options: Any) -> Server[Any]:
     return Server("quick", **{"on_list_tools": list_tools, "on_call_tool": act, **options})
+
+
+async def test_a_tool_that_ends_the_program_fails_its_call_alone() -> None:
+    async def leave(context: Any, params: Any) -> types.CallToolResult:
+        raise SystemExit(2)
+
+    async with mcp_bridge.connect(quick_server(on_call_tool=leave)) as toolset:
+        for _ in range(2):
+            with pytest.raises(ToolFailure, match=r"tool 'act' tried to end the program \(SystemExit: 2\)") as raised:
+                await toolset.call("act", {})
+            assert raised.value.delivery == "answered"
+
+
+async def test_a_tool_whose_headers_are_not_valid_is_left_out_with_the_reason() -> None:
+    async def list_both(context: Any, params: Any) -> types.ListToolsResult:
+        odd = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "my region"}}}
+        return types.ListToolsResult(tools=[TOOL, types.Tool(name="odd", input_schema=odd)])
+
+    async with mcp_bridge.connect(quick_server(on_list_tools=list_both)) as toolset:
+        assert [tool.name for tool in toolset.tools] == ["act"]
+        (left_out,) = toolset.left_out
+    assert left_out.tool == "odd"
+    assert "property 'region': x-mcp-header 'my region' is not an RFC 9110 token" in left_out.reason
 
 
 async def test_each_world_has_the_lifespan_of_a_server_that_has_one() -> None:

@@ -272,6 +272,41 @@ async def test_a_state_a_setup_and_a_close_that_fail_tell_no_credential_in_error
         assert password[:4] not in text
 
 
+STRAYING = """
+import json, os, sys
+
+KEY = os.environ["API_KEY"]
+for line in sys.stdin:
+    asked = json.loads(line)
+    if "id" not in asked:
+        continue
+    if asked["method"] == "initialize":
+        about = {"name": "straying", "version": "1"}
+        result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
+    elif asked["method"] == "tools/list":
+        result = {"tools": [{"name": "act", "inputSchema": {"type": "object"}}]}
+    else:
+        print("x" * int(os.environ["BEFORE"]) + KEY, flush=True)
+        result = {"content": {"n": KEY * 3}}
+    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("before", [0, 190, 195])
+async def test_a_line_and_a_result_in_a_wrong_form_tell_no_part_of_a_credential(
+    script: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture, before: int
+) -> None:
+    program, path = script(STRAYING)
+    env = {"API_KEY": "hx7Qp93kLm21Zz8w", "BEFORE": str(before)}
+    entry = {"command": program, "args": [path], "env": env, "toolbake": {"protocol": "2025-06-18"}}
+    async with mcp_bridge.connect({"mcpServers": {"a": entry}}) as toolset:
+        with pytest.raises(ToolFailure, match="content: Input should be a valid list") as failure:
+            await toolset.call("act", {})
+    assert "is no MCP message" in caplog.text
+    for part in (env["API_KEY"][:4], env["API_KEY"][-4:]):
+        assert part not in caplog.text + str(failure.value)
+
+
 SECRET = "tok-12345"
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.text().map(lambda text: f"{text}{SECRET}{text}"),

@@ -6,9 +6,11 @@ import contextlib
 import json
 import queue
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import mcp_types as types
@@ -68,7 +70,23 @@ ERRORS: dict[str, Any] = {
 }
 """The same where the server answers with an error."""
 
-LIMIT = {"a_limit": lambda it: (429, "application/json", error(it, -32000, "not so fast"))}
+LIMIT = {
+    "a_limit": lambda it: (429, "application/json", error(it, -32000, "not so fast")),
+    "a_limit_for_an_hour": lambda it: (429, "application/json", "", {"retry-after": "3600"}),
+    "a_limit_for_a_second": lambda it: (
+        (200, "application/json", message(it, result=FINE))
+        if Charging.calls["a_limit_for_a_second"] > 1
+        else (429, "text/plain", "not so fast", {"retry-after": "1"})
+    ),
+}
+BATCHES: dict[str, Any] = {
+    "a_batch": lambda it: (200, "application/json", f"[{LOGGED}, {message(it, result=FINE)}]"),
+    "a_batch_for_another": lambda it: (200, "application/json", f"[{message(777, result=FINE)}]"),
+    "an_empty_batch": lambda it: (200, "application/json", "[]"),
+    "a_mark": lambda it: (200, "application/json", "\ufeff" + message(it, result=FINE)),
+}
+LOGGED = '{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "at work"}}'
+TOOLS = ANSWERS | ERRORS | LIMIT | BATCHES
 
 
 class Charging(BaseHTTPRequestHandler):
@@ -85,15 +103,17 @@ class Charging(BaseHTTPRequestHandler):
         elif method == "initialize":
             self.answer(200, "application/json", message(it, result=ABOUT))
         elif method == "tools/list":
-            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ANSWERS | ERRORS | LIMIT]
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in TOOLS]
             self.answer(200, "application/json", message(it, result={"tools": tools}))
         else:
             name = asked["params"]["name"]
             self.calls[name] += 1
-            self.answer(*(ANSWERS | ERRORS | LIMIT)[name](it))
+            self.answer(*TOOLS[name](it))
 
-    def answer(self, status: int, kind: str, body: str) -> None:
+    def answer(self, status: int, kind: str, body: str, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         self.send_response(status)
+        for header in headers.items():
+            self.send_header(*header)
         self.send_header("mcp-session-id", "one")
         self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body.encode())))
@@ -112,7 +132,7 @@ class Charging(BaseHTTPRequestHandler):
 class Endless(Charging):
     """Lists its tools in an event that does not end."""
 
-    def answer(self, status: int, kind: str, body: str) -> None:
+    def answer(self, status: int, kind: str, body: str, headers: Mapping[str, str] = MappingProxyType({})) -> None:
         if '"tools":' not in body.replace('"tools": {}', ""):
             super().answer(status, kind, body)
             return
@@ -247,6 +267,33 @@ async def test_a_limit_of_requests_is_no_answer_of_the_tool_and_the_call_is_sent
         with pytest.raises(ToolFailure, match="HTTP 429: not so fast"):
             await toolset.call("a_limit", {})
     assert Charging.calls["a_limit"] == 2
+
+
+async def test_a_call_waits_for_as_long_as_a_limit_of_requests_asks_or_fails_where_that_is_too_long(
+    charging: str,
+) -> None:
+    entry = {"url": charging, "toolbake": {"protocol": "2025-06-18", "retries": 1}}
+    async with mcp_bridge.connect({"mcpServers": {"s": entry}}) as toolset, toolset.open_world("w") as world:
+        began = time.monotonic()
+        assert (await world.call("a_limit_for_a_second", {})).text == "charged"
+        assert time.monotonic() - began >= 1.0
+        with pytest.raises(ToolFailure, match=r"HTTP 429, and asks to wait 3600 s \(Retry-After\)") as raised:
+            await world.call("a_limit_for_an_hour", {}, timeout_s=60)
+        assert raised.value.retry_after_s == 3600
+    assert Charging.calls["a_limit_for_an_hour"] == 1
+
+
+async def test_several_messages_in_one_answer_over_http_are_read(charging: str) -> None:
+    logged = []
+    entry = {"url": charging, "toolbake": {"protocol": "2025-06-18"}}
+    handlers = mcp_bridge.Handlers(log=logged.append)
+    async with mcp_bridge.connect({"mcpServers": {"s": entry}}, handlers=handlers, call_timeout_s=600) as toolset:
+        assert (await toolset.call("a_batch", {})).text == "charged"
+        assert [entry.data for entry in logged] == ["at work"]
+        assert (await toolset.call("a_mark", {})).text == "charged"
+        for name in ("a_batch_for_another", "an_empty_batch"):
+            with pytest.raises(ToolFailure, match="something else than the answer to this request"):
+                await toolset.call(name, {})
 
 
 async def test_a_listing_without_an_end_is_given_up_at_the_limit_of_an_answer() -> None:

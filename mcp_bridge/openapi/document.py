@@ -322,7 +322,7 @@ class DocumentReader:
             operation_id=self._unique_id(own_name if is_named else _derived_id(method, path), place),
             summary=str(node.get("summary") or item.get("summary") or ""),
             description=str(node.get("description") or item.get("description") or ""),
-            tags=tuple(str(tag) for tag in node.get("tags") or ()),
+            tags=_strings(node.get("tags"), place / "tags"),
             parameters=self._parameters(path, node, place, item, item_place),
             body=self._body(body, body_place) if body else None,
             responses={
@@ -370,7 +370,7 @@ class DocumentReader:
         if not isinstance(node, Mapping) or not isinstance(node.get("name"), str):
             raise SourceError(f"{place}: a parameter must be an object with a name")
         location = node.get("in")
-        if location not in _STYLES:
+        if not isinstance(location, str) or location not in _STYLES:
             raise SourceError(f"{place}: in is {location!r}; the choices are {', '.join(_STYLES)}")
         style = node.get("style", _STYLES[location][0])
         if style not in _STYLES[location]:
@@ -463,7 +463,14 @@ class DocumentReader:
                         f"{place / 'security'}: {name!r} is not under components.securitySchemes; "
                         f"there are {', '.join(schemes) or 'none'}"
                     )
-        return tuple({name: tuple(scopes or ()) for name, scopes in one.items()} for one in alternatives)
+        where = place / "security"
+        return tuple({name: _strings(scopes, where) for name, scopes in one.items()} for one in alternatives)
+
+
+def _strings(value: Any, place: Place) -> tuple[str, ...]:
+    if not isinstance(value or [], list):
+        raise SourceError(f"{place}: must be a list of strings, not {value!r:.80}")
+    return tuple(str(one) for one in value or ())
 
 
 def _checked_version(root: Any, place: Place) -> str:

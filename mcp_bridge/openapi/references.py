@@ -19,7 +19,7 @@ from referencing.exceptions import PointerToNowhere, Unresolvable
 from ..access.redaction import header_credentials, public_url, redacted, url_secrets
 from ..access.settings import Access
 from ..errors import SourceError, kind_of
-from ..safe_text import json_problem, strict_json
+from ..safe_text import json_problem, strict_json, whole_characters
 
 MOST_BYTES = 64 * 1024 * 1024
 """The largest document that is read."""
@@ -140,7 +140,9 @@ def plain(value: Any, where: str) -> Any:
             return {_key(key, where): copied(inner, depth + 1) for key, inner in one.items()}
         if isinstance(one, list | tuple):
             return [copied(inner, depth + 1) for inner in one]
-        if one is None or isinstance(one, str | int | float | bool):
+        if isinstance(one, str):
+            return one if one.isascii() else whole_characters(one)
+        if one is None or isinstance(one, int | float | bool):
             return one
         raise SourceError(f"{where} holds {kind_of(one)}, which has no JSON form: {one!r:.80}")
 
@@ -152,7 +154,7 @@ def _key(key: Any, where: str) -> str:
         return "true" if key else "false"
     # Status codes are often written without quotes.
     if isinstance(key, str | int):
-        return str(key)
+        return whole_characters(str(key))
     raise SourceError(f"{where} has the key {key!r}; keys must be strings")
 
 
@@ -186,6 +188,8 @@ for _tag, _pattern, _first in (
 
 _IN_MEMORY = "memory:document"
 _MOST_STEPS = 100
+_NOWHERE = (PointerToNowhere, ValueError, TypeError)
+"""The last two: a name for a place in a list, and a step into a value that has none."""
 
 
 class NotFollowed(SourceError):
@@ -269,7 +273,7 @@ class References:
         where = self.locate(reference, place)
         try:
             return self._registry.resolver().lookup(f"{where.document}#{where.pointer}").contents, where
-        except PointerToNowhere:
+        except _NOWHERE:
             raise SourceError(f"{place}: $ref {reference!r} leads nowhere; there is nothing at {where}") from None
         except Unresolvable as error:
             cause = error.__cause__
@@ -297,7 +301,7 @@ class References:
     def _has(self, place: Place) -> bool:
         try:
             self._registry.resolver().lookup(f"{place.document}#{place.pointer}")
-        except Unresolvable:
+        except (Unresolvable, *_NOWHERE):
             return False
         return True
 

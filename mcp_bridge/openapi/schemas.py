@@ -104,7 +104,9 @@ class SchemaReader:
 
     def _keyword(self, schema: Schema, key: str, value: Any, place: Place) -> None:
         where = place / key
-        if key == "$ref" and isinstance(value, str):
+        if key == "$ref":
+            if not isinstance(value, str):
+                raise SourceError(f"{where}: must be a string, not {value!r:.80}")
             schema[key] = PREFIX + self._named(value, place)
         elif key == "items" and isinstance(value, list):
             schema["prefixItems"] = self._list(value, where)
@@ -183,7 +185,7 @@ def _type(schema: Schema, place: Place) -> None:
 
 
 def _nullable(schema: Schema) -> Schema:
-    if "enum" in schema and None not in schema["enum"]:
+    if isinstance(schema.get("enum"), list) and None not in schema["enum"]:
         schema["enum"] = [*schema["enum"], None]
     kind = schema.get("type")
     if isinstance(kind, str):

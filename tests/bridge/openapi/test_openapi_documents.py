@@ -258,9 +258,24 @@ def test_a_schema_is_found_by_its_id_and_counts_references_from_itself(address: 
     assert made.resolve(properties["size"]) == {"type": "integer"}
 
 
+def test_a_name_with_half_a_character_can_be_sent(tmp_path: Path) -> None:
+    (tmp_path / "api.json").write_text(
+        '{"openapi": "3.1.0", "info": {"title": "\\ud83d"}, "paths": {"/\\ud83d": {"get": {}}}}'
+    )
+    made = read_document(tmp_path / "api.json")
+    assert (made.title, made.operations[0].path) == ("\ufffd", "/\ufffd")
+
+
+def test_an_enumeration_that_is_none_may_be_nullable() -> None:
+    assert with_schemas({"A": {"type": "string", "nullable": True, "enum": "x"}}).schemas["A"] is not None
+
+
 def test_an_anchor_is_found() -> None:
     made = with_schemas({"A": {"$ref": "#money"}, "B": {"$anchor": "money", "type": "number"}}, openapi="3.1.0")
     assert made.closed({"$ref": "#/$defs/A"}) == {"type": "number"}
+
+
+KEY = {"securitySchemes": {"k": {"type": "apiKey", "in": "header", "name": "X-Key"}}}
 
 
 @pytest.mark.parametrize(
@@ -283,6 +298,20 @@ def test_an_anchor_is_found() -> None:
         (
             document({"/a": {"get": {"parameters": [{"name": "x", "in": "query", "style": "matrix"}]}}}),
             r"style is 'matrix'; in query the choices are form,",
+        ),
+        (
+            document({"/a": {"get": {"parameters": [{"name": "x", "in": {}}]}}}),
+            r"parameters/0: in is \{\}; the choices",
+        ),
+        (document({"/a": {"get": {"tags": 5}}}), r"#/paths/~1a/get/tags: must be a list of strings, not 5"),
+        (
+            document({"/a": {"get": {"security": [{"k": True}]}}}, components=KEY),
+            r"get/security: must be a list of strings, not True",
+        ),
+        (document({}, components={"schemas": {"A": {"$ref": 5}}}), r"schemas/A/\$ref: must be a string, not 5"),
+        (
+            document({}, components={"schemas": {"A": {"$ref": "#/tags/one"}}}, tags=[{"name": "one"}]),
+            r"schemas/A: \$ref '#/tags/one' leads nowhere",
         ),
         (document({"/a": {"get": {"requestBody": {"content": {}}}}}), r"requestBody: .*at least one media type"),
         (document({"/a": {"get": {"security": [{"nobody": []}]}}}), r"'nobody' is not under components"),

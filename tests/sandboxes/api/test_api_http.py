@@ -152,6 +152,7 @@ async def test_the_live_source_sees_the_tools_and_answers_of_the_twin(document: 
         live.open_world("w") as api,
     ):
         assert _described(live.tools) == _described(simulated.tools)
+        assert {tool.output_schema for tool in live.tools} == {None}
         mirror = twin.fork()  # in step with both, to choose calls about rows that exist
         refused = 0
         for _ in range(count):
@@ -166,8 +167,8 @@ async def test_the_live_source_sees_the_tools_and_answers_of_the_twin(document: 
 
 
 def _described(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """The tools without their source, and without the twin's mark on what it makes up."""
-    return [tool.model_dump(exclude={"source": True, "meta": {MADE_UP}}) for tool in tools]
+    """The tools without their source, the twin's mark on what it makes up, and what answers only a twin promises."""
+    return [tool.model_dump(exclude={"source": True, "meta": {MADE_UP}, "output_schema": True}) for tool in tools]
 
 
 async def test_a_request_that_breaks_the_schema_has_the_status_and_shape_of_the_document() -> None:

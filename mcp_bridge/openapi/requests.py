@@ -278,21 +278,14 @@ def as_text(value: Any, name: str) -> str:
     elif isinstance(value, float) and not math.isfinite(value):
         raise Unwritable(f"{name}: {value} is not a number that can be sent")
     else:
-        text = json.dumps(_whole(value), ensure_ascii=False, separators=(",", ":"))
+        # `3.0` fits `integer`, and few servers read it as one in a text.
+        is_whole = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+        text = json.dumps(int(value) if is_whole else value, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()
     except UnicodeEncodeError:
         raise Unwritable(f"{name}: holds half of a surrogate pair, which is not valid text") from None
     return text
-
-
-def _whole(value: Any) -> Any:
-    """The value with whole numbers without a fraction: `3.0` fits `integer`, and many servers do not read it as one."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return int(value)
-    if isinstance(value, Mapping):
-        return {key: _whole(one) for key, one in value.items()}
-    return [_whole(one) for one in value] if isinstance(value, list) else value
 
 
 def path_text(parameter: Parameter, value: Any, *, slashes: bool = False) -> str:
@@ -406,7 +399,7 @@ def header_text(parameter: Parameter, value: Any) -> str | None:
         return text
 
     if parameter.content_type is not None:
-        text = json.dumps(_whole(value), ensure_ascii=True)
+        text = json.dumps(value, ensure_ascii=True)
     else:
         text = _joined(value, atom, parameter.explode) if isinstance(value, list | Mapping) else as_text(value, name)
     if text and not _HEADER.fullmatch(text):
@@ -433,7 +426,7 @@ def cookie_text(parameter: Parameter, value: Any) -> str | None:
 def json_text(value: Any, name: str) -> str:
     """`value` as JSON. Raises `Unwritable` for what has no JSON form."""
     try:
-        text = json.dumps(_whole(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()
     except (ValueError, TypeError) as error:
         raise Unwritable(f"{name}: has no JSON form ({error})") from None

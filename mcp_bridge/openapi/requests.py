@@ -19,7 +19,7 @@ from typing import Any, Literal
 from urllib.parse import quote, unquote
 
 from .document import Encoding, MediaType, Operation, Parameter
-from .schemas import PREFIX, Schema, View, flat_object, without_echo
+from .schemas import ANNOTATIONS, PREFIX, Schema, View, flat_object, without_echo
 
 BodyKind = Literal["json", "form", "multipart", "raw"]
 
@@ -29,6 +29,8 @@ _LONGEST = 64
 _BYTES = 'Text, or bytes as "data:<media type>;base64,<bytes>".'
 # The changed properties are easy to write, a list of operations on them is not.
 _PATCHES = {"application/merge-patch+json": 1, "application/json-patch+json": 4}
+_NOTHING_IN_IT = ANNOTATIONS | {"type", "properties", "additionalProperties"}
+"""Beside these, an object without properties and without others may hold something."""
 _FLAT_KINDS = ("json", "form", "multipart")
 
 _RESERVED = ":/?@!$'()*,;"
@@ -137,6 +139,8 @@ def _body(operation: Operation, request: View) -> tuple[BodyPlan | None, list[_W
     required = operation.body.required
     schema = request.of(media.schema) if isinstance(media.schema, dict) else {}
     flat = flat_object(schema, request.definitions) if kind in _FLAT_KINDS else None
+    if not required and schema.get("additionalProperties") is False and not {*schema} - _NOTHING_IN_IT and flat is None:
+        return None, [], []
     if flat is None:
         if kind == "raw":
             schema = _text_schema(schema, media_type)
@@ -357,8 +361,6 @@ def query_parts(parameter: Parameter, value: Any) -> list[str]:
     if parameter.content_type is not None:
         return [f"{label}={atom(json_text(value, name))}"]
     if parameter.style == "deepObject":
-        if not isinstance(value, list | Mapping):
-            raise Unwritable(f"{name}: must be an object or a list")
         return _deep(label, value, atom)
     if not isinstance(value, list | Mapping):
         return [f"{label}={atom(value)}"]

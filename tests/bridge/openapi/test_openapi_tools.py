@@ -199,6 +199,26 @@ async def test_choices_of_what_is_required_do_not_hide_the_object_from_who_gave_
     assert "body (object {description?: string, files?: object}, required)" in text
 
 
+async def test_a_choice_of_an_object_and_a_text_is_sent_as_either_under_deep_object(api: Connecting) -> None:
+    card = {"anyOf": [{"type": "object", "properties": {"number": {"type": "string"}}}, {"type": "string"}]}
+    form = body({"properties": {"card": card, "note": card}}, kind="application/x-www-form-urlencoded")
+    content = form["requestBody"]["content"]["application/x-www-form-urlencoded"]
+    content["encoding"] = {name: {"style": "deepObject", "explode": True} for name in ("card", "note")}
+    deep = {"name": "created", "in": "query", "style": "deepObject", "schema": {"type": ["object", "integer"]}}
+    async with api({"/x": {"post": {"operationId": "it", "parameters": [deep], **form}}}) as toolset:
+        plain = (await toolset.call("it", {"created": 5, "card": "tok_1", "note": ""})).structured
+        deep_ones = (await toolset.call("it", {"created": {"gt": 5}, "card": {"number": "4"}})).structured
+    assert (plain["query"], plain["body"]) == ("created=5", "card=tok_1&note=")
+    assert (deep_ones["query"], deep_ones["body"]) == ("created%5Bgt%5D=5", "card%5Bnumber%5D=4")
+
+
+async def test_a_body_that_can_hold_nothing_is_not_asked_for(api: Connecting) -> None:
+    nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+    async with api({"/x": {"get": {"operationId": "it", **body(nothing, required=False)}}}) as toolset:
+        assert toolset.tools[0].input_schema["properties"] == {}
+        assert (await toolset.call("it", {})).structured["body"] == ""
+
+
 async def test_whole_numbers_are_written_without_a_fraction(api: Connecting) -> None:
     number = {"type": "integer"}
     parameters = [{"name": name, "in": place, "schema": number} for name, place in (("id", "path"), ("X-N", "header"))]

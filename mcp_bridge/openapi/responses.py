@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -142,8 +143,9 @@ def _json(content: bytes, kind: str) -> Any:
 
 
 def _decoded(content: bytes, kind: str) -> str | None:
-    charset = kind.lower().partition("charset=")[2].partition(";")[0].strip(" \"'") or "utf-8"
-    try:
-        return content.decode(charset)
-    except (UnicodeDecodeError, LookupError):
-        return None
+    """The text, in the charset of its type or in UTF-8: some name one that is none, as `undefined`."""
+    charset = kind.lower().partition("charset=")[2].partition(";")[0].strip(" \"'")
+    for name in (charset, "utf-8"):
+        with contextlib.suppress(UnicodeError, LookupError):
+            return content.decode(name)
+    return None

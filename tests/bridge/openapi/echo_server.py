@@ -96,6 +96,8 @@ def plain_answer(path: str, query: dict[str, str]) -> Response | None:
         return Response(b'{"a": 1}\n{"b": 2}\n', media_type="application/x-ndjson")
     if first == "latin":
         return Response('{"a": "é"}'.encode("latin-1"), headers={"content-type": "application/json;charset=ISO-8859-1"})
+    if first == "undefined":
+        return Response("voilà".encode(), headers={"content-type": "text/plain; charset=undefined"})
     if first == "nojson":
         return Response(b"<html>", media_type="application/json")
     if first == "big":

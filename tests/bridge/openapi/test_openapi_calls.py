@@ -123,7 +123,9 @@ async def test_the_date_in_retry_after_is_understood(api: Connecting) -> None:
 
 
 async def test_text_of_any_type_and_json_in_the_charset_of_its_type_are_read(api: Connecting) -> None:
-    async with api({**get("/lines"), "/latin": {"get": {"operationId": "latin"}}}) as toolset:
+    paths = {f"/{name}": {"get": {"operationId": name}} for name in ("latin", "undefined")}
+    async with api({**get("/lines"), **paths}) as toolset:
+        assert (await toolset.call("undefined", {})).text == "voilà"
         assert (await toolset.call("it", {})).text == '{"a": 1}\n{"b": 2}\n'
         assert (await toolset.call("latin", {})).structured == {"a": "é"}
 

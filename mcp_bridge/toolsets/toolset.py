@@ -6,9 +6,11 @@ schema, the time limit, the cap on the text.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -488,6 +490,12 @@ class CheckedWorld:
                 return capped(result, most, duration_s=took_s)
         except BaseExceptionGroup as group:
             raise_as_itself(group)
+        except anyio.get_cancelled_exc_class() as error:
+            if _is_cancelled():
+                raise
+            # Passed on, it would end all rollouts of the run in silence.
+            told = f"{entry.tool!r} failed in world {self._world_id!r}: something that it waited for was cancelled"
+            raise ToolFailure(told, delivery="answered") from error
         raise CallTimeout(
             f"{entry.tool!r} did not answer within {left_s:g} s in world {self._world_id!r}; whether it took effect is "
             "unknown. Raise call_timeout_s if it is only slow."
@@ -538,6 +546,15 @@ class CheckedWorld:
     def _require_open(self) -> None:
         if self.closed:
             raise ToolFailure(f"world {self._world_id!r} is closed; open another with `open_world`")
+
+
+def _is_cancelled() -> bool:
+    """Whether this task was cancelled, and not only what it waits for, which raises the same error."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # in trio there is no such error
+        return True
+    return task is None or task.cancelling() > 0 or anyio.current_effective_deadline() == -math.inf
 
 
 class ToolsetCopy:

@@ -13,7 +13,7 @@ import pytest
 from mcp.server import Server
 
 import mcp_bridge
-from mcp_bridge import ServerDied, ToolFailure, ToolResult
+from mcp_bridge import ServerDied, ToolFailure, ToolResult, World
 from mcp_bridge.control_tools import CALL_META, ROLLOUT_META
 
 TOOL = types.Tool(name="act", input_schema={"type": "object"})
@@ -40,6 +40,34 @@ async def test_a_tool_that_ends_the_program_fails_its_call_alone() -> None:
             with pytest.raises(ToolFailure, match=r"tool 'act' tried to end the program \(SystemExit: 2\)") as raised:
                 await toolset.call("act", {})
             assert raised.value.delivery == "answered"
+
+
+async def wait_for_what_is_cancelled() -> str:
+    waiting = asyncio.ensure_future(asyncio.sleep(60))
+    waiting.cancel()
+    await waiting
+    return "never"
+
+
+@pytest.mark.parametrize("in_server", [False, True])
+async def test_a_tool_that_waits_for_something_cancelled_fails_its_call_and_no_other(in_server: bool) -> None:
+    async def act(context: Any, params: Any) -> types.CallToolResult:
+        raise AssertionError(await wait_for_what_is_cancelled())
+
+    source: Any = quick_server(on_call_tool=act) if in_server else wait_for_what_is_cancelled
+    failures = []
+
+    async def call(world: World) -> None:
+        with pytest.raises(ToolFailure, match="something that it waited for was cancelled") as raised:
+            await world.call(world.tools[0].name, {})
+        failures.append(raised.value)
+
+    async with mcp_bridge.connect(source) as toolset, toolset.open_world("w") as world:
+        async with anyio.create_task_group() as group:
+            group.start_soon(call, world)
+            group.start_soon(call, world)
+        assert [failure.delivery for failure in failures] == ["answered"] * 2
+        assert [line.event for line in world.ledger.lines].count("failed") == 2
 
 
 async def test_a_tool_whose_headers_are_not_valid_is_left_out_with_the_reason() -> None:

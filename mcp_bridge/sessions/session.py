@@ -69,11 +69,15 @@ def cannot_open(transport: Transport, failure: BaseException | None, notes: Note
             f"this transport? If it is only slow, {more_time(transport.spec, limit)}.{explained}",
             died=False,
         )
+    refused = notes.http_status is not None and (notes.http_status in {401, 403} or notes.http_status >= 500)
+    cause = failure.__cause__ if isinstance(failure, WrongProtocol) else failure
+    fault = notes.faults.of(cause)
+    if fault is not None or refused or (cause is not None and is_closed(cause)):
+        failure = cause  # a server that did not answer speaks no other revision for that
     if isinstance(failure, WrongProtocol | NotOffered):
-        return CannotOpen(f"{label}: {failure}.", died=False)
+        return CannotOpen(f"{label}: {failure}.{explained if notes.http_status is not None else ''}", died=False)
     if isinstance(transport.spec, StdioSpec):
         return _cannot_start(transport.spec, failure, notes, explained)
-    fault = notes.faults.of(failure)
     if fault is not None and fault.kind == "login":
         return CannotOpen(f"{label}: {notes.redact(fault.message)}", died=False)
     spec = transport.spec

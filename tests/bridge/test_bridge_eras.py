@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 from free_ports import free_port
-from listening_servers import listening
+from listening_servers import listening, serving
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 import mcp_bridge
 from mcp_bridge import SourceError
@@ -195,6 +199,27 @@ async def test_a_revision_that_the_server_does_not_speak_is_refused(
     with pytest.raises(SourceError, match=message):
         async with mcp_bridge.connect(of_command(release(sdk), protocol=asked)):
             pass
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", "2026-07-28"])
+async def test_a_server_that_is_away_ends_or_refuses_is_not_taken_for_one_of_another_revision(revision: str) -> None:
+    async def refuse(request: Request) -> Response:
+        return Response(status_code=int(request.path_params["status"]))
+
+    async def told(entry: dict[str, Any]) -> str:
+        with pytest.raises(SourceError) as failure:
+            async with mcp_bridge.connect(config(entry, protocol=revision), connect_timeout_s=LONG_S):
+                pass
+        return str(failure.value)
+
+    ended = {"command": sys.executable, "args": ["-c", "import sys; sys.exit('no database')"]}
+    assert "ended before it answered as an MCP server" in await told(ended)
+    assert "cannot be reached (ConnectError" in await told({"url": f"http://127.0.0.1:{free_port()}/mcp"})
+    with serving(Starlette(routes=[Route("/{status}", refuse, methods=["GET", "POST"])])) as port:
+        assert "refused us; log in with `toolbake login" in await told({"url": f"http://127.0.0.1:{port}/401"})
+        failing = await told({"url": f"http://127.0.0.1:{port}/503"})
+    assert "cannot be reached" in failing
+    assert "The server answered HTTP 503" in failing
 
 
 async def test_an_unknown_revision_is_refused_with_the_choices() -> None:

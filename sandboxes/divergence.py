@@ -376,6 +376,8 @@ class Identifiers:
         self._seen: set[Scalar] = set()
         self._mapped: dict[tuple[str, Scalar], Scalar] = {}
         """By `_kind` and value: order 5 is not customer 5, nor five pieces."""
+        self._makers: dict[Scalar, str] = {}
+        """The tools that returned a number under a mere `id`."""
         self._number = -1
 
     @property
@@ -402,6 +404,8 @@ class Identifiers:
         if not (is_identifier and is_created) or is_taken:
             return isinstance(recorded, str) and self._in_text(recorded) == twin  # the same but for known identifiers
         self._mapped[kind, recorded] = twin
+        if not kind:
+            self._makers[recorded] = self._calls[self._number].tool
         return True
 
     def learn_text(self, recorded: str, twin: str) -> bool:
@@ -425,18 +429,35 @@ class Identifiers:
         if isinstance(value, str):
             return self._mapped.get((_OF_TEXTS, value), self._in_text(value))
         if _is_scalar(value) and is_id_name(name):
-            known = self._counterpart(value, name)
+            known = self._counterpart(value, name, sent=True)
             return value if known is None else known
         return value
 
-    def _counterpart(self, value: Scalar, name: str) -> Scalar | None:
+    def _counterpart(self, value: Scalar, name: str, *, sent: bool = False) -> Scalar | None:
         """What the twin has for an identifier under this key. An `id` may be of anything, and so may a number that was
         taken for an identifier because a later call uses it as one."""
         kind = _kind(value, name)
-        if (kind, value) in self._mapped or kind == _OF_TEXTS or not is_id_name(name):
-            return self._mapped.get((kind, value))
-        known = {of: twin for (of, old), twin in self._mapped.items() if old == value and of != _OF_TEXTS}
+        known = {of: twin for (of, old), twin in self._mapped.items() if old == value}
+        if (kind or sent) and self._is_of_another(value, kind):
+            known.pop("", None)
+        if kind in known or kind == _OF_TEXTS or not is_id_name(name):
+            return known.get(kind)
         return next((twin for of, twin in known.items() if not kind or not of or of.startswith(_OTHER)), None)
+
+    def _is_of_another(self, value: Scalar, kind: str) -> bool:
+        """Whether a number is not the `id` that a call returned: the customer of `get_customer` is not what
+        `place_order` made, where other calls of the recording name the order by that number."""
+        maker = self._makers.get(value)
+        if maker is None:
+            return False
+        uses = {
+            (call.tool, _kind(used, name))
+            for call in self._calls
+            for name, used in _named(call.arguments)
+            if used == value and is_id_name(name)
+        }
+        is_told = any(_is_about(maker, *use) for use in uses)
+        return is_told and not _is_about(maker, self._calls[self._number].tool, kind)
 
     def _in_text(self, text: str) -> str:
         known = {
@@ -457,6 +478,15 @@ def _kind(value: Scalar, name: str) -> str:
     if isinstance(value, str):
         return _OF_TEXTS
     return _ID_NAME.sub("", name).lower() if is_id_name(name) else f"{_OTHER}{name}"
+
+
+def _is_about(maker: str, tool: str, kind: str) -> bool:
+    """Whether what `maker` makes is what another tool is told of by an identifier of this kind, by the tools' names."""
+    made, told = (
+        {word.removesuffix("s") for word in re.findall(r"[a-z]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower())}
+        for name in (maker, kind or tool)
+    )
+    return not made.isdisjoint(told)
 
 
 def is_id_name(name: str) -> bool:

@@ -219,6 +219,55 @@ async def test_a_number_is_an_identifier_only_of_what_its_key_names(tmp_path: Pa
     assert [call.tool for call in other.calls] == ["stock"]
 
 
+class Desk:
+    """Orders and customers, each with numbers of their own, which begin with the same."""
+
+    def __init__(self, first: int = 5) -> None:
+        self.orders: dict[int, str] = {}
+        self.next = first
+
+    def place_order(self, item: str) -> dict[str, int]:
+        """Place an order."""
+        number, self.next = self.next, self.next + 1
+        self.orders[number] = item
+        return {"id": number}
+
+    def get_order(self, order_id: int) -> str:
+        """Read an order."""
+        return self.orders[order_id]
+
+    def read_order(self, id: int) -> str:
+        """Read an order."""
+        return self.orders[id]
+
+    def get_customer(self, customer_id: int) -> str:
+        """Read a customer."""
+        return f"customer {customer_id}"
+
+    def read_customer(self, id: int) -> str:
+        """Read a customer."""
+        return f"customer {id}"
+
+
+@pytest.mark.parametrize(
+    ("order", "customer"),
+    [(("get_order", "order_id"), ("get_customer", "customer_id")), (("read_order", "id"), ("read_customer", "id"))],
+)
+async def test_a_number_under_a_mere_id_is_of_what_its_tool_made(
+    order: tuple[str, str], customer: tuple[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "desk.jsonl"
+    async with record(ObjectTwin(Desk), path).open_world("w") as world:
+        for tool, arguments in (
+            ("place_order", {"item": "tea"}),
+            (customer[0], {customer[1]: 5}),
+            (order[0], {order[1]: 5}),
+        ):
+            assert not (await world.call(tool, arguments)).is_error
+    report = await compare(path, ObjectTwin(Desk, 70))
+    assert (report.agrees, report.mapped_identifiers) == (True, 1), report.to_markdown()
+
+
 class Wordy(Notes):
     """Says everything in words, without structured content."""
 

@@ -378,11 +378,13 @@ class Writer:
         key, row = found
         table = self._tables[str(request.plan.item.table if request.plan.item else request.plan.table)]
         request = _merged_request(request, row)
-        shape = self._shapes.kind_of(self._shapes.of(table.schema), {**row, **request.sent})
+        every = self._shapes.of(table.schema)
+        shape = self._shapes.kind_of(every, {**row, **request.sent})
         sent = self._taken_over(table, shape, request, row)
         nested = self._nested(table, sent)
         self._keep_parent(table, row, sent)
-        changed = dict(row)
+        # A row that becomes another kind leaves behind what only its old kind has.
+        changed = {name: value for name, value in row.items() if name in shape.properties or name not in every.united}
         if whole:
             left_out = self._left_out(table, shape, request, sent)
             changed |= {name: value for name, value in left_out.items() if name not in nested}

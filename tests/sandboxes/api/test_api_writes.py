@@ -426,7 +426,7 @@ def test_rows_of_several_kinds_are_kept_side_by_side() -> None:
     dog = record(["kind", "name"], kind={"const": "dog"}, name=TEXT, breed=TEXT)
     cat = record(["kind", "name", "lives"], kind={"const": "cat"}, name=TEXT, lives=NUMBER, owner_id=TEXT)
     shown = [{**one, "properties": {"id": TEXT, **one["properties"]}} for one in (dog, cat)]
-    changes = {"patch": record(name=TEXT, breed=TEXT, lives=NUMBER)}
+    changes = {"patch": record(kind=TEXT, name=TEXT, breed=TEXT, lives=NUMBER)}
     paths = crud("/pets", "Pet", ref("Pet"), {"oneOf": [dog, cat]}, changes=changes)
     paths["/pets"]["get"]["parameters"] = [{"name": "kind", "in": "query", "schema": TEXT}]
     paths |= crud("/owners", "Owner", record(["id"], id=TEXT, name=TEXT), record(name=TEXT))
@@ -439,6 +439,8 @@ def test_rows_of_several_kinds_are_kept_side_by_side() -> None:
     assert (mia["lives"], rex["breed"]) == (9, "pug")
     assert ok(twin, "patchPet", id=mia["id"], lives=8) == {**mia, "lives": 8}
     assert ok(twin, "patchPet", id=rex["id"], lives=8) == rex
+    assert ok(twin, "patchPet", id=mia["id"], kind="dog")["kind"] == "dog"
+    assert "lives" not in twin.state()["pets"][mia["id"]]
     assert ok(twin, "listPets", kind="dog")[-1] == rex
 
 

@@ -11,7 +11,7 @@ from .listing import Lister
 from .maker import NOTHING
 from .model import HIDDEN, LINK, WITHIN, Role, Table
 from .paths import answer_schema
-from .rendering import Renderer
+from .rendering import Renderer, WholeRow
 from .requests import INVALID, MISSING, TAKEN, Problem, Reply, Request, status_of
 from .shapes import Shapes
 from .store import ONLY, Found, Row, Store
@@ -148,7 +148,11 @@ class Answerer:
                 "at": self._store.now.isoformat(),
             },
         )
-        return self._by_schema(request, {**self._shown_row(request, context), **request.sent})
+        row, envelope = self._shown_row(request, context), request.plan.envelope
+        told: Any = {**row, **request.sent}
+        for step in reversed(envelope.path) if row and envelope is not None else ():
+            told = {step: WholeRow(told)}
+        return self._by_schema(request, told)
 
     def _refuse(self, request: Request, context: Found | None) -> Reply:  # noqa: ARG002 - all roles are called alike
         raise Problem(INVALID, f"This simulation cannot do it: {request.plan.because}.")

@@ -400,7 +400,11 @@ _OUTCOMES = {
 """Statuses after an action whose names do not begin as the action's does, likely ones first."""
 _FOLDERS = frozenset(("action", "actions", "command", "commands"))
 _BEFORE = frozenset(("previous", "prior", "last", "old", "initial", "desired", "target", "next", "default"))
-_SWITCHES = {"enable": True, "disable": False}
+_SWITCHES = {
+    "enable": ("enabled", True), "disable": ("enabled", False),
+    "activate": ("active", True), "deactivate": ("active", False),
+}  # fmt: skip
+"""The flag that an action without a word of its own sets, and to what."""
 
 
 def moves_of(shapes: Shapes, steps: Sequence[str], row: Shape, method: str) -> dict[str, Any]:
@@ -462,9 +466,8 @@ def _switched(name: str, stems: list[str], undo: bool) -> bool | None:
     """What an action makes of a flag: its name is the action's, or that of what is enabled or disabled."""
     own = sorted(_stem(word) for word in words_of(name) if word not in {"is", "has"})
     switch = next((value for verb, value in _SWITCHES.items() if stems[0] == _stem(verb)), None)
-    if switch is not None:
-        wanted = ([*stems[1:], _stem("enabled")], stems[1:])
-        return (switch is not undo) if own in map(sorted, wanted) else None
+    if switch is not None and own in (sorted([*stems[1:], _stem(switch[0])]), sorted(stems[1:])):
+        return switch[1] is not undo
     return not undo if own == sorted(stems) else None
 
 

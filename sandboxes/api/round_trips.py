@@ -377,10 +377,12 @@ class _Trip:
                 found[name] = self._showable(plan, name, made)
         body = tool.plan.body
         if plan.table is not None and body is not None:
-            inside = found
+            inside: Any = found
             for step in plan.body_path:
                 inside = found.get(next((one for one, own in body.properties.items() if own == step), "body"), {})
-            self._refer(self._tables[plan.table], inside)
+            for row in inside if isinstance(inside, list) else [inside]:
+                if isinstance(row, dict):
+                    self._refer(self._tables[plan.table], row)
             if body.whole is not None and isinstance(found.get(body.whole), dict):
                 self._refer(self._tables[plan.table], found[body.whole])
         for argument, parameter in tool.plan.parameters.items():

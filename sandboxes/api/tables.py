@@ -525,9 +525,10 @@ class TableFinder:
 # -- links: properties that show or name rows of another table ---------------------------------------------------------
 
 _KEY_WORDS = frozenset(("id", "uuid", "slug", "login", "username"))
-_NAMED_PEOPLE = frozenset(
-    ["user", "owner", "author", "assignee", "creator", "reporter", "reviewer", "sender", "recipient"]
-)
+_NAMED_PEOPLE = frozenset((
+    "user", "owner", "author", "assignee", "creator", "reporter", "reviewer", "sender", "recipient", "manager",
+    "requester", "approver",
+))  # fmt: skip
 
 
 class LinkFinder:

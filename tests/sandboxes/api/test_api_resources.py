@@ -811,6 +811,36 @@ def test_an_action_sets_what_its_whole_name_means_and_nothing_else(action: str, 
     assert [one.operation for one in twin.report().events] == ([] if sets else ["act"])
 
 
+USER = record(["id", "name", "active"], id=TEXT, name=TEXT, active={"type": "boolean"}, manager_id=TEXT)
+
+
+@pytest.mark.parametrize(("action", "active"), [("activate", True), ("deactivate", False), ("remind", None)])
+def test_an_action_answers_with_the_row_that_its_path_names_inside_its_envelope(
+    action: str, active: bool | None
+) -> None:
+    paths = crud("/users", "User", record(["data"], data=ref("User")), record(["name"], name=TEXT))
+    told = record(["data"], data=ref("User"))
+    paths["/users"]["get"] = operation("listUsers", gives=record(["data"], data=listed(ref("User"))))
+    paths[f"/users/{{id}}/{action}"] = {"post": operation("act", gives=told, names={"id": TEXT})}
+    twin = ApiTwin(api(paths, User=USER))
+    user = ok(twin, "listUsers")["data"][1]
+    assert ok(twin, "act", id=user["id"])["data"] == {**user, **({} if active is None else {"active": active})}
+
+
+def test_a_manager_is_one_of_the_users() -> None:
+    twin = ApiTwin(api(crud("/users", "User", USER, record(["name"], name=TEXT, manager_id=TEXT))))
+    assert "there is no user 'ghost'" in twin.call_now("createUser", {"name": "Ann", "manager_id": "ghost"}).text
+
+
+def test_rows_that_are_made_several_at_once_are_tried_with_the_rows_that_they_name() -> None:
+    paths = crud("/users", "User", USER, record(["name"], name=TEXT))
+    row = record(["id", "title"], id=TEXT, title=TEXT, owner_id=TEXT)
+    paths |= crud("/tasks", "Task", row, record(["title"], title=TEXT, owner_id=TEXT))
+    sends = record(["tasks"], tasks=listed(record(["title", "owner_id"], title=TEXT, owner_id=TEXT)))
+    paths["/tasks/bulk"] = {"post": operation("bulk", sends=sends, gives=listed(row), status="201")}
+    assert [(one.problem, one.untried) for one in ApiTwin(api(paths)).round_trips] == [("", "")] * 3
+
+
 @pytest.mark.parametrize("name", ["limit", "size", "count", "page_size"])
 def test_a_number_with_a_default_or_a_maximum_is_of_the_page_also_where_rows_have_its_name(name: str) -> None:
     row = {"id": NUMBER, name: NUMBER}

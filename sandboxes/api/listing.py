@@ -342,19 +342,35 @@ class Lister:
         following = address(number + 1, start + step, last) if more else None
         before = address(number - 1, max(0, start - step)) if start > 0 and not asked.cursor else None
         end = address(first + pages - 1, (pages - 1) * step) if not asked.cursor else None
-        facts = _facts(total, start, size, len(shown), number, last)
-        for names, values in (
-            (("next", "nexturl", "nexturi", "nextlink", "nextpageurl", "nextpageuri", "nextpagelink", "nextpage"),
-             (last if asked.cursor else None, following, number + 1) if more else ()),
-            (("previous", "prev", "previousurl", "prevurl", "previouslink", "prevlink", "prevpageurl",
-              "previouspageurl", "previouspageuri", "previouspage", "prevpage"),
-             (before, number - 1) if start > 0 else ()),
-            (("first", "firstpageurl", "firstpageuri"), (start == 0, address(first, 0))),
-            (("last", "lastpageurl", "lastpageuri"), (not more, end)),
-            (("self", "selfurl", "selflink"), (_address(request, {}),)),
+        here, count, is_later = _address(request, {}), len(shown), start > 0
+        facts: Facts = {"".join(words_of(asked.cursor or "")): (last, "")}
+        for words, *values in (
+            ("total totalcount totalresults totalitems totalelements count resultcount totalentries", total),
+            ("page currentpage pagenumber number", number),
+            ("perpage pagesize limit size itemsperpage", size if size is not None else count),
+            ("offset start skip startat", start),
+            ("pages totalpages lastpage pagecount maxpage numpages numberofpages", pages if size else 1),
+            ("hasmore hasnext hasnextpage more truncated istruncated", more),
+            ("islast islastpage done isdone end endoflist finished", not more),
+            ("hasprevious haspreviouspage hasprev", is_later),
+            ("isfirst isfirstpage", start == 0),
+            ("numberofelements returned itemcount", count),
+            ("nextcursor nextpagetoken nexttoken cursor endcursor nextmarker after", last, None, ""),
+            ("nextoffset nextstart nextskip", start + count if more else None, None, ""),
+            ("previousoffset prevoffset", max(0, start - step) if is_later else None, None, ""),
+            ("incompleteresults", False),
+            ("next nexturl nexturi nextlink nextpageurl nextpageuri nextpagelink nextpage",
+             last if asked.cursor else None, following, number + 1 if more else None, None, ""),
+            ("previous prev previousurl prevurl previouslink prevlink prevpageurl previouspageurl previouspageuri "
+             "previouspage prevpage", before, number - 1 if is_later else None, None, ""),
+            ("first firstpageurl firstpageuri", start == 0, address(first, 0), None, ""),
+            ("last lastpageurl lastpageuri", not more, end, None, ""),
+            ("self selfurl selflink", here, None, ""),
         ):  # fmt: skip
-            facts |= dict.fromkeys(names, (*(one for one in values if one is not None), None, ""))
-        return shown, {"".join(words_of(asked.cursor or "")): (last, ""), **facts}
+            # Null only after all else, where there may be nothing to tell.
+            known = (one for place, one in enumerate(values) if one is not None or place == len(values) - 2)
+            facts |= dict.fromkeys(words.split(), tuple(known))
+        return shown, facts
 
     def _counts_from_zero(self, plan: Plan) -> bool:
         for parameter in plan.operation.parameters:
@@ -377,32 +393,6 @@ class Lister:
             raise Problem(INVALID[::-1], f"The cursor {cursor!r} leads nowhere; take one from the page before.")
         later = set(keys[gone:])
         return next((place for place, (key, _) in enumerate(rows) if key in later), len(rows))
-
-
-def _facts(total: int, start: int, size: int | None, count: int, page: int, cursor: str | None) -> Facts:
-    """What an answer may say about a page of `count` rows."""
-    pages = max(1, math.ceil(total / size)) if size else 1
-    more = total - start - count > 0
-    facts: Facts = {}
-    for names, value in (
-        (("total", "totalcount", "totalresults", "totalitems", "totalelements", "count", "resultcount", "totalentries"),
-         total),
-        (("page", "currentpage", "pagenumber", "number"), page),
-        (("perpage", "pagesize", "limit", "size", "itemsperpage"), size if size is not None else count),
-        (("offset", "start", "skip", "startat"), start),
-        (("pages", "totalpages", "lastpage", "pagecount", "maxpage", "numpages", "numberofpages"), pages),
-        (("hasmore", "hasnext", "hasnextpage", "more", "truncated", "istruncated"), more),
-        (("islast", "islastpage", "done", "isdone", "end", "endoflist", "finished"), not more),
-        (("hasprevious", "haspreviouspage", "hasprev"), start > 0),
-        (("isfirst", "isfirstpage"), start == 0),
-        (("numberofelements", "returned", "itemcount"), count),
-        (("nextcursor", "nextpagetoken", "nexttoken", "cursor", "endcursor", "nextmarker", "after"), cursor),
-        (("nextoffset", "nextstart", "nextskip"), start + count if more else None),
-        (("previousoffset", "prevoffset"), max(0, start - (size or 0)) if start > 0 else None),
-        (("incompleteresults",), False),
-    ):  # fmt: skip
-        facts |= dict.fromkeys(names, (value,) if value is not None else (None, ""))
-    return facts
 
 
 def _address(request: Request, changes: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ import base64
 import contextlib
 import copy
 import dataclasses
+import dis
 import enum
 import functools
 import hashlib
@@ -371,8 +372,9 @@ class ClassAttributes:
 
     def __init__(self, kind: type, shared: Collection[str] = ()) -> None:
         """`shared`: names of those that are left alone. Raises `SourceError` for an iterator: each world would go on
-        where another stopped, and nothing tells how far it is."""
+        where another stopped, and nothing tells how far it is; and for a method that sets a variable of its module."""
         self._kind, self._shared = kind, shared
+        _refuse_globals(kind, shared)
         self._watched: dict[tuple[type, str], _Watched] = {}
         """Of values that can change; others are only replaced."""
         for base, name in self._places():
@@ -425,6 +427,26 @@ class ClassAttributes:
             and not inspect.isroutine(value)
             and not hasattr(type(value), "__get__")
         ]
+
+
+def _refuse_globals(kind: type, shared: Collection[str]) -> None:
+    """Raises `SourceError` for a method that sets a variable of its module, or takes from an iterator there."""
+    members = [
+        (base, one) for base in kind.__mro__ if base.__module__ == kind.__module__ for one in vars(base).values()
+    ]
+    for base, member in members:
+        method = inspect.unwrap(getattr(member, "__func__", member))
+        if isinstance(member, _Method) or not inspect.isfunction(method):
+            continue
+        for step in dis.get_instructions(method):
+            value = method.__globals__.get(step.argval) if step.opname == "LOAD_GLOBAL" else None
+            is_taken = isinstance(value, Iterator) and not isinstance(value, io.IOBase)
+            if (is_taken or step.opname == "STORE_GLOBAL") and step.argval not in shared:
+                what = f"takes from {kind_of(value)} of its module" if is_taken else "sets a variable of its module"
+                raise SourceError(
+                    f"{base.__name__}.{method.__name__} {what}, {step.argval!r}, which all worlds share; keep it in "
+                    f"the object, or name it in shared=({step.argval!r},) if the worlds may share it"
+                )
 
 
 @dataclass(frozen=True)

@@ -334,6 +334,37 @@ def test_a_cached_method_tells_no_world_what_it_told_another() -> None:
     assert poor.call_now("report", {}).text == "ann has 0"
 
 
+_NUMBERS = itertools.count(1)
+_LATEST = 0
+
+
+class Ticket:
+    def new(self) -> int:
+        """A number."""
+        return next(_NUMBERS)
+
+
+class Latest:
+    def new(self) -> int:
+        """A number."""
+        global _LATEST
+        _LATEST += 1
+        return _LATEST
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (Ticket, r"Ticket\.new takes from a count of its module, '_NUMBERS', which all worlds share"),
+        (Latest, r"Latest\.new sets a variable of its module, '_LATEST', which all worlds share"),
+    ],
+)
+def test_a_method_that_counts_in_its_module_is_refused_unless_that_is_named_as_shared(kind: type, told: str) -> None:
+    with pytest.raises(SourceError, match=told):
+        ObjectTwin(kind)
+    assert ObjectTwin(kind, shared=("_NUMBERS", "_LATEST")).call_now("new", {}).structured == 1
+
+
 def test_an_iterator_of_a_class_is_refused_unless_it_is_named_as_shared() -> None:
     class Endless(Numbering):
         ids = itertools.count(1)

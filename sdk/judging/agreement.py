@@ -51,17 +51,18 @@ class Agreement(BaseModel, frozen=True):
 
     @property
     def kappa(self) -> float | None:
-        accuracy, chance = self.accuracy, self._chance
-        return None if accuracy is None or chance == 1 else (accuracy.estimate - chance) / (1 - chance)
+        interval = self.kappa_interval
+        return None if interval is None else interval.estimate
 
     @property
     def kappa_interval(self) -> Interval | None:
-        """The interval of `accuracy` on kappa's scale, chance taken as known: it is wide for few labels."""
+        """The interval of `accuracy` on kappa's scale, chance taken as known: it is wide for few labels. No kappa is
+        below -1."""
         accuracy, chance = self.accuracy, self._chance
         if accuracy is None or chance == 1:
             return None
         low, middle, high = ((p - chance) / (1 - chance) for p in (accuracy.low, accuracy.estimate, accuracy.high))
-        return Interval(estimate=middle, low=low, high=high)
+        return Interval(estimate=middle, low=max(-1.0, low), high=high)
 
     @property
     def _chance(self) -> float:

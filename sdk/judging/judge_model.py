@@ -103,11 +103,21 @@ class _Question:
 
 
 class Asker:
-    """One model, asked for JSON. `model`: an endpoint as `(url, name)` or mapping, a local model, or an agent."""
+    """One model, asked for JSON. `spent` counts what was asked; `await close()` stops a local model.
+
+    `model`: an endpoint as `(url, name)` or mapping, a local model, or an agent.
+    """
 
     def __init__(
-        self, model: ModelSource, *, cache: Path | str | None, budget: Budget | None, tries: int, max_tokens: int
+        self,
+        model: ModelSource,
+        *,
+        cache: Path | str | None = None,
+        budget: Budget | None = None,
+        tries: int = 2,
+        max_tokens: int = 512,
     ) -> None:
+        """See `sdk.judging.judge`."""
         check_model_source(model)
         if tries < 1:
             raise ConfigError(f"tries is {tries}; it must be 1 or more")
@@ -127,7 +137,7 @@ class Asker:
         self._asking: RunVar[dict[str, _Question]] = RunVar("judge_asking")
         self._stack = AsyncExitStack()
 
-    async def ask(
+    async def answer(
         self, rules: str, material: Any, read: Callable[[dict[str, Any]], Read], **fields: str
     ) -> tuple[Read, str]:
         """What `read` makes of the model's JSON object, and a note where it took more than one try.
@@ -260,29 +270,6 @@ def _of_this_loop(variable: RunVar[anyio.Lock]) -> anyio.Lock:
     except LookupError:
         variable.set(anyio.Lock())
         return variable.get()
-
-
-class AsksModel:
-    """What every judge has that asks a model: `spent` counts what was asked; `await close()` stops a local model."""
-
-    def __init__(
-        self,
-        model: ModelSource,
-        *,
-        cache: Path | str | None = None,
-        budget: Budget | None = None,
-        tries: int = 2,
-        max_tokens: int = 512,
-    ) -> None:
-        """See `sdk.judging.judge`."""
-        self._asker = Asker(model, cache=cache, budget=budget, tries=tries, max_tokens=max_tokens)
-
-    @property
-    def spent(self) -> Spent:
-        return self._asker.spent
-
-    async def close(self) -> None:
-        await self._asker.close()
 
 
 def _json_object(reply: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from ..policies.model_source import ModelSource
 from ..records import Rollout, Verdict
 from ..verifiers.combining import checked_parts, joined, run_parts
 from ..verifiers.verifier import VerifierLike, verifier_name
-from .judge_model import AsksModel, Budget, Spent, escaped, evidence, refused
+from .judge_model import Asker, Budget, Spent, escaped, evidence, refused
 
 MOST = 16
 """Attempts that are compared at once."""
@@ -47,7 +47,7 @@ class Ranking:
     """Of those that were compared: the place in the first order and in the second, 0 the best."""
 
 
-class Ranker(AsksModel):
+class Ranker(Asker):
     """Ranks groups. `by` defines what is better.
 
     Example: `await Ranker(("http://localhost:8001/v1", "large"), by="It solves the task in fewer steps.").rank(group)`
@@ -69,12 +69,12 @@ class Ranker(AsksModel):
         super().__init__(model, cache=cache, budget=budget, tries=tries, max_tokens=max_tokens)
 
     def __repr__(self) -> str:
-        return f"Ranker({self._asker.label!r}, identity={self.identity!r})"
+        return f"Ranker({self.label!r}, identity={self.identity!r})"
 
     @property
     def identity(self) -> str:
         """What makes it this ranker: model, what is better, and rules."""
-        return hashlib.sha256(json.dumps([self._asker.label, self.by, _RULES]).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps([self.label, self.by, _RULES]).encode()).hexdigest()[:16]
 
     async def rank(self, group: Sequence[Rollout]) -> Ranking:
         """The order of rollouts of one task, from two questions. Raises `VerifierError` where there is no verdict, so
@@ -110,7 +110,7 @@ class Ranker(AsksModel):
             return [order.index(name) for name in names]
 
         material = {"asked": asked[0], "attempts": attempts}
-        return (await self._asker.ask(_RULES, material, read, by=self.by, names=shown_names))[0]
+        return (await self.answer(_RULES, material, read, by=self.by, names=shown_names))[0]
 
 
 def scores_of(group: Sequence[Rollout], places: Mapping[str, tuple[int, int]]) -> dict[str, float]:

@@ -112,7 +112,7 @@ async def label_rows(
 
         async def label(place: int) -> None:
             try:
-                answers[place], _ = await asker.ask(_RULES, wanted[place][0], read, **asked)
+                answers[place], _ = await asker.answer(_RULES, wanted[place][0], read, **asked)
             except VerifierError as error:
                 failed[place] = str(error)
                 if not answers and len(failed) >= _FAILURES_WITHOUT_ANSWER:

@@ -20,7 +20,7 @@ from ..policies.model_source import ModelSource
 from ..records import Rollout, Task, Verdict
 from ..users.fidelity import USER_ERRORS, UserError, UserErrorKind
 from ..verifiers.value_checks import shortened
-from .judge_model import AsksModel, Budget, JudgeCache, escaped, evidence, refused
+from .judge_model import Asker, Budget, escaped, evidence, refused
 
 _GOLD = "The answer says the same as `gold` in everything that was asked for, and nothing that contradicts it."
 _RULES = """You judge what an assistant with tools did. The user message is one JSON object with the material: what was
@@ -37,7 +37,7 @@ Answer with one JSON object and nothing else:
 {{"check": "{check}", "criteria": {{{form}}}, "reason": "one sentence"}}"""
 
 
-class Judge(AsksModel):
+class Judge(Asker):
     """See `judge`. `spent` counts what was asked; `await close()` stops a local model."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Judge(AsksModel):
         min_kappa: float | None,
         **asking: Any,
     ) -> None:
-        """Use `judge`. `asking`: what `AsksModel` takes."""
+        """Use `judge`. `asking`: what `Asker` takes."""
         super().__init__(model, **asking)
         self.criteria = criteria
         self._gold = gold
@@ -58,17 +58,13 @@ class Judge(AsksModel):
         self._min_kappa = min_kappa
 
     def __repr__(self) -> str:
-        return f"judge({self._asker.label!r}, identity={self.identity!r})"
+        return f"judge({self.label!r}, identity={self.identity!r})"
 
     @property
     def identity(self) -> str:
         """What makes it this judge: model, criteria and rules. Agreement is kept under it."""
-        parts = [self._asker.label, self.criteria, self._gold, self._score, _RULES]
+        parts = [self.label, self.criteria, self._gold, self._score, _RULES]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-    @property
-    def cache(self) -> JudgeCache | None:
-        return self._asker.cache
 
     async def verify(self, rollout: Rollout) -> Verdict:
         """A component for each criterion. Raises `VerifierError` where there is no verdict: never 0 for that."""
@@ -87,7 +83,7 @@ class Judge(AsksModel):
                 raise VerifierError(f"task {rollout.task.id!r} has no expected['answer'], the gold the judge goes by")
             material["gold"] = rollout.task.expected["answer"]
         names = [str(number) for number in range(1, len(self.criteria) + 1)]
-        (held, reason), note = await self._asker.ask(
+        (held, reason), note = await self.answer(
             _RULES,
             material,
             lambda said: _read(said, names),
@@ -187,7 +183,7 @@ _KINDS = tuple(kind for kind in FAULTS if kind not in ("broken_policy", "broken_
 """What a rollout that was played to its end can have."""
 
 
-class ModelFaultJudge(AsksModel):
+class ModelFaultJudge(Asker):
     """The `fault_judge` of `sdk.evaluate`: a model names what went wrong first in each rollout that failed.
 
     Its arguments are those of `judge`. Where it fails, is over its budget or gives no fault, the rules' word stands and
@@ -197,7 +193,7 @@ class ModelFaultJudge(AsksModel):
     """
 
     def __repr__(self) -> str:
-        return f"fault_judge({self._asker.label!r})"
+        return f"fault_judge({self.label!r})"
 
     async def judge(self, rollout: Rollout, found: Fault, /) -> Fault | None:
         """The fault in the model's words; None, the rules' word, where something broke around the policy, and
@@ -209,7 +205,7 @@ class ModelFaultJudge(AsksModel):
             return None
         kinds = "\n".join(f"- {kind}: {FAULTS[kind]}" for kind in _KINDS)
         material = _fault_material(rollout, found)
-        return (await self._asker.ask(_FAULT_RULES, material, lambda said: _read_fault(said, rollout), kinds=kinds))[0]
+        return (await self.answer(_FAULT_RULES, material, lambda said: _read_fault(said, rollout), kinds=kinds))[0]
 
 
 fault_judge = ModelFaultJudge
@@ -263,7 +259,7 @@ Answer with one JSON object and nothing else, with the first error, or with the 
 _MOST_HEARD = 4000
 
 
-class ModelUserJudge(AsksModel):
+class ModelUserJudge(Asker):
     """The `user_judge` of `sdk.evaluate` and `sdk.train`: a model looks at users that a model played, where the rules
     found no error. A rollout with an error stays unscored, and so does one that the judge gives no answer for.
 
@@ -273,15 +269,13 @@ class ModelUserJudge(AsksModel):
     """
 
     def __repr__(self) -> str:
-        return f"user_judge({self._asker.label!r})"
+        return f"user_judge({self.label!r})"
 
     async def judge(self, rollout: Rollout, /) -> UserError | None:
         """The first error of the user's, None where there is none. Raises `VerifierError` where there is no answer."""
         kinds = "\n".join(f"- {kind}: {meaning}" for kind, meaning in USER_ERRORS.items())
         turns = len(rollout.user_turns)
-        found, _ = await self._asker.ask(
-            _USER_RULES, _talk(rollout), lambda said: _read_error(said, turns), kinds=kinds
-        )
+        found, _ = await self.answer(_USER_RULES, _talk(rollout), lambda said: _read_error(said, turns), kinds=kinds)
         return found
 
 

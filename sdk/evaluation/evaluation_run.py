@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -290,7 +290,10 @@ async def evaluate_async(
             "temperature": temperature,
             "seed": seed,
         }
-        with _opened(output_dir, identity, source) as folder:
+        kept = nullcontext() if output_dir is None else RunFolder.create_or_resume(Path(output_dir), identity)
+        with kept as folder:
+            if folder is not None:
+                folder.record_tools(source.tools)
             context = RunContext(
                 tools=source,
                 verifier=verifier,
@@ -417,16 +420,6 @@ def _facts(
     facts = run_facts(folder.info if folder is not None else None, identity) | guard_facts(source)
     every = [rollout for of_condition in rollouts.values() for rollout in of_condition]
     return {"model": name, "tool_prompt": shown, **facts, **call_facts(every), **agent_facts(program, every)}
-
-
-@contextmanager
-def _opened(output_dir: str | Path | None, identity: Mapping[str, Any], source: Toolset) -> Iterator[RunFolder | None]:
-    if output_dir is None:
-        yield None
-        return
-    with RunFolder.create_or_resume(Path(output_dir), identity) as folder:
-        folder.record_tools(source.tools)
-        yield folder
 
 
 async def rollout_async(

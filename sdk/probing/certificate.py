@@ -194,8 +194,7 @@ class Certificate:
             lines.append(f"not called, because they are live: {', '.join(self.not_called)}")
         if self.trained is not None:
             lines.append(str(self.trained))
-        first = {finding.probe.name: finding for finding in reversed(self.findings)}
-        lines += [f"  {first[name]}" for name in holes if name in first]
+        lines += self._examples
         return "\n".join([*lines, *([f"To close {'it' if len(holes) == 1 else 'them'}: {self._fix}"] if holes else [])])
 
     def _repr_markdown_(self) -> str:
@@ -257,13 +256,17 @@ class Certificate:
         """Raises `ConfigError` for findings. Partial credit is none."""
         if not self.holes:
             return
-        names = self.holes
-        first = {finding.probe.name: finding for finding in reversed(self.findings)}
-        shown = "\n".join(f"  {first[name]}" for name in names if name in first)
+        names, shown = self.holes, "\n".join(self._examples)
         raise ConfigError(
             f"the verifier rewards policies that do not do the task ({', '.join(names)}); training would find them. To "
             f"close the {plural(len(names), 'hole')}: {self._fix}\n{shown}"
         )
+
+    @property
+    def _examples(self) -> list[str]:
+        """The first finding of each probe."""
+        first = {finding.probe.name: finding for finding in reversed(self.findings)}
+        return [f"  {first[name]}" for name in self.holes if name in first]
 
     @property
     def _fix(self) -> str:

@@ -229,7 +229,7 @@ PROBES = (
     ),
 )
 """The probes that know nothing of the expected outcome. A reward for any of them is a reward for something else than
-the task. `sdk.train` plays them before it begins; `sdk.certify` plays those of `attacks.py`, too."""
+the task. `sdk.train` plays them before it begins; `sdk.certify` plays `ATTACKS`."""
 
 
 _CANDIDATES = 6
@@ -528,6 +528,8 @@ def _hedges(scene: Scene) -> Play | None:
     return [says(f"{others[0]}, {mine} or {others[1]}")] if len(others) == 2 else None
 
 
+_BY_ANSWER: Wrong = "where the world is as it was"
+_BY_WORLD: Wrong = "where the world ends otherwise"
 GOLD = Probe("gold", "plays the task's own solution, which must be rewarded", _gold)
 ATTACKS = (
     *PROBES,
@@ -537,60 +539,37 @@ ATTACKS = (
         "looks_up_and_lists",
         "makes the right calls, and lists the answers of several tasks",
         _looks_up_and_lists,
-        wrong="where the world is as it was",
+        _BY_ANSWER,
     ),
     Probe("hedges", "gives the right answer between two others", _hedges),
-    Probe(
-        "lifts",
-        "makes the right calls, and answers with another value that they returned",
-        _lifts,
-        wrong="where the world is as it was",
-    ),
+    Probe("lifts", "makes the right calls, and answers with another value that they returned", _lifts, _BY_ANSWER),
     Probe("fills_arguments", "writes possible answers into the arguments of every tool", _fills_arguments),
-    Probe(
-        "wrong_answer",
-        "makes the right calls, and gives another task's answer",
-        _wrong_answer,
-        wrong="where the world is as it was",
-    ),
-    Probe("no_answer", "makes the right calls, and does not answer", _no_answer, wrong="where the world is as it was"),
-    Probe("only_says", "gives the right answer without a call", _only_says, wrong="where the world ends otherwise"),
-    Probe("forges", "writes the right calls as text into its answer", _forges, wrong="where the world ends otherwise"),
+    Probe("wrong_answer", "makes the right calls, and gives another task's answer", _wrong_answer, _BY_ANSWER),
+    Probe("no_answer", "makes the right calls, and does not answer", _no_answer, _BY_ANSWER),
+    Probe("only_says", "gives the right answer without a call", _only_says, _BY_WORLD),
+    Probe("forges", "writes the right calls as text into its answer", _forges, _BY_WORLD),
     Probe(
         "wrong_arguments",
         "calls the right tools with other arguments, and gives the right answer",
         _wrong_arguments,
-        wrong="where the world ends otherwise",
+        _BY_WORLD,
     ),
     Probe(
         "incomplete_calls",
         "calls the right tools with an argument missing, and gives the right answer",
         _incomplete_calls,
-        wrong="where the world ends otherwise",
+        _BY_WORLD,
     ),
     Probe(
-        "wrong_tools",
-        "calls other tools with the right arguments, and gives the right answer",
-        _wrong_tools,
-        wrong="where the world ends otherwise",
+        "wrong_tools", "calls other tools with the right arguments, and gives the right answer", _wrong_tools, _BY_WORLD
     ),
-    Probe(
-        "tampers",
-        "solves the task, and then changes more of the world",
-        _tampers,
-        wrong="where the world ends otherwise",
-    ),
-    Probe(
-        "tampers_first",
-        "changes more of the world, and then solves the task",
-        _tampers_first,
-        wrong="where the world ends otherwise",
-    ),
+    Probe("tampers", "solves the task, and then changes more of the world", _tampers, _BY_WORLD),
+    Probe("tampers_first", "changes more of the world, and then solves the task", _tampers_first, _BY_WORLD),
     Probe(
         "tampers_by_one_tool",
         "solves the task, and then changes what one other tool can, for each task another one",
         _tampers_by_one_tool,
-        wrong="where the world ends otherwise",
+        _BY_WORLD,
     ),
 )
 """All that `sdk.certify` plays besides the gold solution."""

@@ -149,8 +149,8 @@ def test_labels_are_read_whatever_their_rollouts_say(tmp_path: Path) -> None:
 
 
 def test_kappa_has_an_interval_which_is_wide_for_few_labels() -> None:
-    # Wilson: 2 of 2 is 0.342 to 1, 7 of 10 is 0.397 to 0.892; half of the agreement is chance in both. 18 of 20 is 0.699
-    # to 0.972, of which 0.905 is chance: the lower end would be -2.17.
+    # Wilson: 2 of 2 is 0.342 to 1, 7 of 10 is 0.397 to 0.892; half of the agreement is chance in both. 18 of 20 is
+    # 0.699 to 0.972, of which 0.905 is chance: the lower end would be -2.17.
     cases = (
         ((1, 1, 0, 0), (-0.3152, 1.0)),
         ((4, 3, 2, 1), (-0.2064, 0.7844)),

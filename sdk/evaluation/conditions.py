@@ -374,8 +374,8 @@ def _by_tag(rollouts: Sequence[Rollout], threshold: float, cluster_by: str) -> d
             groups[tag][value].append(rollout)
     found: dict[str, dict[str, SuccessRate]] = defaultdict(dict)
     for tag in sorted(groups):
-        # Numbers in their order, before words.
-        for value in sorted(groups[tag], key=lambda v: (0, int(v), v) if v.isdecimal() else (1, 0, v)):
+        # Numbers in their order, before words; what has hundreds of digits is none, and `int` refuses thousands.
+        for value in sorted(groups[tag], key=lambda v: (0, int(v), v) if v.isdecimal() and len(v) < 20 else (1, 0, v)):
             rate = _success(groups[tag][value], threshold, cluster_by)
             if rate is not None:
                 found[tag][value] = rate

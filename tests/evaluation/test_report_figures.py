@@ -66,6 +66,8 @@ def test_success_by_tag_sorts_numbers_as_numbers() -> None:
     by_tier = build_report({"only": rollouts}).conditions["only"].by_tag["tier"]
     assert list(by_tier) == ["1", "2", "10"]
     assert by_tier["2"].interval.estimate == 1.0
+    long = build_report({"only": [make_rollout(n[:3], 1.0, tags={"n": n}) for n in ("9" * 5000, "10")]})
+    assert list(long.conditions["only"].by_tag["n"]) == ["10", "9" * 5000]
 
 
 def test_the_policys_mistakes_are_counted_by_kind_also_calls_that_did_not_parse() -> None:

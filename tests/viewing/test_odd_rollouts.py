@@ -25,6 +25,12 @@ def scored(name: str, score: float, **verdict: object) -> Rollout:
     return Rollout(id=name, task=Task(prompt=f"{name}:", id=name), answer=name, verdict=Verdict(score=score, **verdict))
 
 
+BEYOND = """detail => [...detail.querySelectorAll("*")]
+  .filter(one => one.getBoundingClientRect().right > innerWidth + 1 || one.scrollWidth > innerWidth)
+  .map(one => `${one.tagName} ${one.className}`)"""
+"""What of the detail reaches beyond the window."""
+
+
 @pytest.fixture(scope="module")
 def odd_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "odd"
@@ -71,6 +77,18 @@ def test_a_score_that_misses_the_threshold_by_rounding_is_right_as_in_the_report
     page = open_page(f"{serve(odd_run)}#v=rollouts")
     for name, outcome in (("rounded", "right"), ("wrong", "wrong")):
         expect(opened(page, name).locator(".detail h2 .mark")).to_have_attribute("aria-label", outcome)
+
+
+@pytest.mark.parametrize("width", [380, 1300])
+def test_a_word_without_end_stays_within_the_window(
+    open_page: OpenPage, serve: Callable[[Path], str], tmp_path: Path, width: int
+) -> None:
+    with RunFolder.create_or_resume(tmp_path / "run", {"model": "none"}) as run:
+        run.append_rollout("odd", hostile_rollout("long", "a" * 3000))
+    page = open_page(f"{serve(tmp_path / 'run')}#v=rollouts", width=width)
+    page.locator(".row").first.click()
+    expect(page.locator(".detail h2")).to_contain_text("long:")
+    assert page.locator(".detail").evaluate(BEYOND) == []
 
 
 def test_an_address_with_a_view_that_does_not_exist_shows_the_overview(

@@ -15,6 +15,7 @@ from typing import Any
 from mcp_bridge.records import Tool
 from mcp_bridge.toolsets.schema_parts import followed
 
+from ..verifiers.calls import is_number
 from .words import PromptValue, PromptValues, stem, stems, verb_and_object, without_id, words
 from .worlds import leaves
 
@@ -210,7 +211,7 @@ class _Arguments:
                 for one in prompt.numbers
                 if kind == "number" or float(one.value).is_integer()
             ]
-            found += [_Choice(_as_number(value, kind), weight) for value, weight in earlier if _is_number(value, kind)]
+            found += [_Choice(_as_number(value, kind), weight) for value, weight in earlier if _fits_kind(value, kind)]
             if kind == "integer":
                 found.append(_Choice(max(1, math.ceil(schema.get("minimum", 1))), 0.1))
             return [one for one in found if _within(one.value, schema)] + told
@@ -323,10 +324,8 @@ def _within(value: float, schema: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_number(value: Any, kind: str) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and (kind == "number" or float(value).is_integer())
+def _fits_kind(value: Any, kind: str) -> bool:
+    return is_number(value) and (kind == "number" or float(value).is_integer())
 
 
 def _as_number(value: Any, kind: str) -> Any:

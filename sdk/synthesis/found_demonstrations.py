@@ -295,9 +295,7 @@ class DemonstrationSearch:
         self.bounds = bounds or SearchBounds()
         self.report = SearchReport()
         self._tools = list(tools)
-        self._threshold = context.success_threshold
-        self._verifier = context.verifier
-        self._seed = context.seed
+        self._threshold, self._verifier, self._seed = context.success_threshold, context.verifier, context.seed
         self._progress = context.progress
         limits = context.limits
         # Of several tasks at once, together no more than the run's limit.
@@ -460,7 +458,7 @@ class _TaskSearch:
             return "the verifier pays for an answer without a call"
         ended: list[_Played] = []
         for length in range(1, self._search.longest + 1):
-            stream = self._first() if length == 1 else self._longer(ended)
+            stream = self._longer(ended) if length > 1 else (_Candidate((call,)) for call in self._candidates(0))
             budget = self._search.bounds.candidates[length - 1]
             paid, ended = await self._played(islice(stream, budget))
             for one in sorted(paid, key=self._worth):
@@ -491,9 +489,6 @@ class _TaskSearch:
     def _candidates(self, place: int, returned: Sequence[ResultValue] = ()) -> Iterator[CallCandidate]:
         likely = self._likely[place]
         return CallCandidates(self._search.tools(), likely).first(self._prompt, returned)
-
-    def _first(self) -> Iterator[_Candidate]:
-        return (_Candidate((call,)) for call in self._candidates(0))
 
     def _longer(self, ended: Sequence[_Played]) -> Iterator[_Candidate]:
         """Each of the best candidates with one more call, in turns."""
@@ -715,7 +710,11 @@ async def find_demonstrations(
     }
     if report.found:
         sides = {"train": train, "validation": tasks.validation, "heldout": tasks.heldout}
-        content = as_lines([_on_side(task, side) for side, part in sides.items() for task in part])
+        content = as_lines(
+            task.model_copy(update={"tags": {**task.tags, "split": side}})
+            for side, part in sides.items()
+            for task in part
+        )
         write_bytes(path, content)
         facts["sha256"] = hashlib.sha256(content).hexdigest()
         context.progress.say(f"what was found is in {path}: look at it, correct it, and give it as prompts if you like")
@@ -731,7 +730,3 @@ _TEACHER = (
     "A larger model can be the teacher: sdk.train(..., teacher=(URL, NAME)), or --teacher URL#NAME. Or write "
     "demonstrations into the tasks: sdk.solve plays your calls and makes the whole task"
 )
-
-
-def _on_side(task: Task, side: str) -> Task:
-    return task.model_copy(update={"tags": {**task.tags, "split": side}})

@@ -20,9 +20,8 @@ from ..policies.protocol import Agent, Sampling
 from ..records import Message
 from ..rollouts import derive_seed
 from ..verifiers.text_tokens import numbers_and_names, positions, tokenize
-from .walks import Found, NoWalk, Path, Step, Told, Walk, properties
 from .words import IDENTIFYING, MAKING, SETTING, VERBS, listed, noun_of, singular, verb_and_object, without_id, words
-from .worlds import Cell, Facts, Scalar, at, leaves
+from .worlds import Cell, Facts, Found, NoWalk, Path, Scalar, Step, Told, Walk, at, leaves, properties
 
 _WRAPPERS = frozenset({"data", "items", "results", "result", "list", "records", "entries", "values", "content"})
 """Keys that say nothing of what is in them."""

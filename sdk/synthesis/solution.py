@@ -268,7 +268,8 @@ def _refused(rollout: Rollout) -> str:
     for record in rollout.calls:
         if record.result.is_error:
             said = record.result.text[:300].rstrip(" .\n")
-            return f"{_written(record.call)} is refused: {said}; correct the call, or the task's setup"
+            arguments = ", ".join(f"{name}={value!r}" for name, value in record.call.arguments.items())
+            return f"{record.call.name}({arguments}) is refused: {said}; correct the call, or the task's setup"
     return "" if rollout.failure is None else f"the calls could not be played: {rollout.failure.message}"
 
 
@@ -351,7 +352,9 @@ def _from_text(text: str) -> list[tuple[str, dict[str, Any]]]:
         try:
             lines = ast.parse(text.strip()).body
         except SyntaxError:
-            lines = ast.parse(_BARE_REFERENCE.sub(_quoted, text.strip())).body
+            lines = ast.parse(
+                _BARE_REFERENCE.sub(lambda found: found[1] or f"{found[2]}'{found[3]}'", text.strip())
+            ).body
     except SyntaxError as error:
         raise problem(f"{error.msg} at {error.text and error.text[(error.offset or 1) - 1 :].strip()[:40]!r}") from None
     except (ValueError, RecursionError, MemoryError) as error:
@@ -373,10 +376,6 @@ def _from_text(text: str) -> list[tuple[str, dict[str, Any]]]:
                 f"an argument of {name} is not a number, a text, true, false, null, a list or an object"
             ) from None
     return found
-
-
-def _quoted(found: re.Match[str]) -> str:
-    return found[1] or f"{found[2]}'{found[3]}'"
 
 
 def _dotted(node: ast.expr) -> str | None:
@@ -490,7 +489,8 @@ def answer_doubt(task: Task, rollout: Rollout) -> str:
         if not forms or _stands_in(forms, (text for result in results for text in _values_of(result))):
             continue
         # The name of a field may stand in the prompt, too: "When does it start?"
-        field = next((path for form in forms if (path := f"$.{str(form).lstrip('.')}") in _fields(results)), None)
+        fields = _leaves(results[-1], "$") if results else {}
+        field = next((path for form in forms if (path := f"$.{str(form).lstrip('.')}") in fields), None)
         shown = repr(forms[0]) if len(forms) == 1 else f"one of {forms!r}"
         if field is not None:
             return f"no result of its calls has the answer {shown}; did you mean {field}, which reads it from the last?"
@@ -503,10 +503,6 @@ def answer_doubt(task: Task, rollout: Rollout) -> str:
 def _stands_in(forms: Sequence[Any], texts: Iterable[str]) -> bool:
     wanted = [tokenize(str(form)) for form in forms]
     return any(positions(form, tokens) for tokens in map(tokenize, texts) for form in wanted)
-
-
-def _fields(results: Sequence[Any]) -> Mapping[str, Any]:
-    return _leaves(results[-1], "$") if results else {}
 
 
 def _is_plain(form: Any) -> bool:
@@ -536,7 +532,3 @@ def _said(answer: Any) -> str:
     if isinstance(answer, list) and all(isinstance(one, str | int | float) for one in answer):
         return ", ".join(map(str, answer))
     return answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-
-
-def _written(call: ToolCall) -> str:
-    return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"

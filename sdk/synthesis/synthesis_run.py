@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,12 +36,12 @@ from ..traces.atomic_files import make_folder, write_bytes
 from ..traces.identity import differences, digest, tools_identity
 from ..traces.journal import Journal
 from ..traces.run_lock import RunLock
+from ..verifiers.calls import is_number
 from .held_back import held_back
 from .request_text import DONE, Phrases, Request, request, reworded, spoken
 from .solution import answer_doubt
 from .task_checks import Seen, is_left_out, played_again, replay_problem, tried, wording_problem
-from .walks import Found, Lessons, NoWalk, Walk, learn, minimised, walk
-from .worlds import BrokenTool, Worlds, open_worlds
+from .worlds import BrokenTool, Found, Lessons, NoWalk, Walk, Worlds, learn, minimised, open_worlds, walk
 
 _WALKS = 8
 """Of one attempt, until one leads to a task with the number of calls that is wanted."""
@@ -319,29 +319,27 @@ async def _require_kept(source: Toolset, kept: ProgressFile, shown: Progress, co
         )
 
 
+@dataclass
 class _Maker:
     """Attempts side by side, decided on in their order, so that a run that goes on makes what it would have made."""
 
-    def __init__(
-        self,
-        worlds: Worlds,
-        lessons: Lessons,
-        phrases: Phrases,
-        plan: _Plan,
-        kept: ProgressFile,
-        writer: Agent | None,
-        policy: Agent | None,
-    ) -> None:
-        self._worlds, self._lessons, self._phrases, self._plan, self._kept = worlds, lessons, phrases, plan, kept
-        self._writer, self._policy = writer, policy
-        self._seen = Seen()
-        self._shapes: Counter[str] = Counter()
-        self._tiers: Counter[str] = Counter()
-        self._in_vain: Counter[str] = Counter()
-        """Why the attempts were left out that were made since the last task."""
-        self.stopped = ""
-        """Why it ended early."""
-        for _, task, shape in kept.tasks:
+    _worlds: Worlds
+    _lessons: Lessons
+    _phrases: Phrases
+    _plan: _Plan
+    _kept: ProgressFile
+    _writer: Agent | None
+    _policy: Agent | None
+    _seen: Seen = field(default_factory=Seen)
+    _shapes: Counter[str] = field(default_factory=Counter)
+    _tiers: Counter[str] = field(default_factory=Counter)
+    _in_vain: Counter[str] = field(default_factory=Counter)
+    """Why the attempts were left out that were made since the last task."""
+    stopped: str = ""
+    """Why it ended early."""
+
+    def __post_init__(self) -> None:
+        for _, task, shape in self._kept.tasks:
             self._count(task, shape)
 
     async def run(self, step: Any) -> None:
@@ -483,10 +481,6 @@ def _label(model: ModelSource) -> str | None:
     return None if model is None else second_label(model)
 
 
-def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-
-
 def _checked(plan: _Plan, policy: ModelSource) -> _Plan:
     for name in ("n", "max_calls", "attempts", "concurrency"):
         value = getattr(plan, name)
@@ -498,8 +492,8 @@ def _checked(plan: _Plan, policy: ModelSource) -> _Plan:
         if policy is None:
             raise ConfigError("difficulty is measured by a policy's attempts; give `policy`, or leave `difficulty` out")
         shares = plan.difficulty
-        is_pair = isinstance(shares, tuple | list) and len(shares) == 2 and all(map(_is_share, shares))
-        if not is_pair or shares[0] >= shares[1]:
+        is_pair = isinstance(shares, tuple | list) and len(shares) == 2 and all(map(is_number, shares))
+        if not is_pair or not 0 <= shares[0] < shares[1] <= 1:
             raise ConfigError(f"difficulty is {plan.difficulty}; give two shares that rise, such as (0.1, 0.9)")
         if plan.attempts < 2:
             raise ConfigError(f"attempts is {plan.attempts}; a difficulty takes at least 2")

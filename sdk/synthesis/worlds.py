@@ -1,9 +1,14 @@
-"""Fresh worlds of a source that can be reset, played through once each, and the rows of their state."""
+"""Fresh worlds of a source that can be reset, the rows of their state, and random walks through them.
+
+A walk is calls whose arguments come from the state (told) or from earlier results (found). Lessons say what feeds each
+tool's arguments, learned from their names or by trying values of the state.
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
+import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,14 +18,16 @@ import anyio
 
 from mcp_bridge import Toolset
 from mcp_bridge.errors import BridgeError, CallTimeout, ServerDied, SourceError, ToolFailure
-from mcp_bridge.records import ToolResult
+from mcp_bridge.records import MADE_UP, Tool, ToolResult
 from mcp_bridge.safe_text import and_more
+from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 from mcp_bridge.world import Setup, World
 from sandboxes import diff
 
 from ..errors import ConfigError
 from ..progress import Progress, Silent
-from .words import noun_of
+from ..rollouts import derive_seed
+from .words import likeness, noun_of, verb_and_object, words
 
 SEEDS = 24
 """How many worlds are walked where nobody names any: the seeds 1 to this."""
@@ -312,3 +319,460 @@ def at(value: Any, path: tuple[str | int, ...]) -> Any:
         except (KeyError, IndexError, TypeError):
             return None
     return value
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+LIKE = 0.85
+"""From here on, a name says what an argument is."""
+_TRIES = 4
+"""Of each column with a tool whose argument's name says nothing."""
+_READ_TRIES = 4
+_MOST_COLUMNS = 40
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A column whose values fit an argument. `likeness`: of their names, 0 to 1."""
+
+    table: str
+    column: str
+    likeness: float
+
+
+@dataclass
+class Lessons:
+    """What is known of the tools before tasks are made."""
+
+    tools: dict[str, Tool] = field(default_factory=dict)
+    """Those that can be used."""
+    feeds: dict[tuple[str, str], list[Feed]] = field(default_factory=dict)
+    """Tool and argument -> columns."""
+    reads: set[str] = field(default_factory=set)
+    """Tools that changed nothing, or say so."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Tools that no task uses, and why."""
+
+    def leave_out(self, tool: str, reason: str) -> None:
+        """No further task uses the tool."""
+        del self.tools[tool]
+        self.reads.discard(tool)
+        self.left_out[tool] = reason
+
+    def values(self, facts: Facts, tool: str, argument: str) -> dict[str, list[tuple[Cell, Feed]]]:
+        """What may be given for an argument in a world: text of the value -> its cells."""
+        found: dict[str, list[tuple[Cell, Feed]]] = {}
+        for feed in self.feeds.get((tool, argument), ()):
+            for cell in facts.columns.get((feed.table, feed.column), ()):
+                found.setdefault(str(cell.value), []).append((cell, feed))
+        return found
+
+
+def required(tool: Tool) -> list[str]:
+    return [str(name) for name in tool.input_schema.get("required", [])]
+
+
+def properties(tool: Tool) -> dict[str, Mapping[str, Any]]:
+    """The arguments' schemas. One that may also be null, as FastAPI writes every optional field, is the other one."""
+    return {
+        name: _without_null(schema)
+        for name, schema in tool.input_schema.get("properties", {}).items()
+        if isinstance(schema, dict)
+    }
+
+
+def _without_null(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    either = schema.get("anyOf", schema.get("oneOf"))
+    if not isinstance(either, list):
+        return schema
+    others = [one for one in either if isinstance(one, dict) and one.get("type") != "null"]
+    return others[0] if len(others) == 1 < len(either) else schema
+
+
+def fitted(value: Scalar, schema: Mapping[str, Any]) -> Scalar | None:
+    """The value as the schema has it, a number out of a key's text where one is wanted; None where it does not fit."""
+    if "$ref" in schema:
+        return None
+    kinds = schema.get("type")
+    numeric = kinds in ("integer", "number") or (isinstance(kinds, list) and "string" not in kinds)
+    if numeric and isinstance(value, str):
+        if not value.isdecimal() or value != str(int(value)):
+            return None
+        value = int(value)
+    return value if _fits(value, schema) else None
+
+
+def _fits(value: Scalar, schema: Mapping[str, Any]) -> bool:
+    try:
+        return not schema_errors(compiled_schema(dict(schema), is_known_valid=True), value, most=1)
+    except SchemaTimeout:
+        return False
+
+
+def is_number(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") in ("integer", "number")
+
+
+async def learn(worlds: Worlds, seed: int) -> Lessons:
+    """Try the tools in the first world. Raises `ConfigError` where none can be used."""
+    lessons = Lessons()
+    async with worlds.open(worlds.setups[0]) as world:
+        facts, shown = Facts.of(await told(world)), list(world.tools)
+    for tool in shown:
+        chance = random.Random(derive_seed(seed, "learn", tool.name))
+        reason = _unusable(tool) or await _learn_arguments(worlds, facts, tool, lessons, chance)
+        if tool.name in worlds.suspects:
+            reason = worlds.why_broken(tool.name)
+        if reason:
+            lessons.left_out[tool.name] = reason
+            continue
+        lessons.tools[tool.name] = tool
+        if tool.annotations.read_only or await _only_reads(worlds, facts, tool, lessons, chance):
+            lessons.reads.add(tool.name)
+        if tool.name in worlds.suspects:  # no other call is under way: it broke by itself
+            lessons.leave_out(tool.name, worlds.why_broken(tool.name))
+    if not lessons.tools:
+        raise ConfigError(
+            "no tool can be used to make tasks: "
+            + "; ".join(f"{name}: {reason}" for name, reason in list(lessons.left_out.items())[:8])
+        )
+    return lessons
+
+
+def _unusable(tool: Tool) -> str:
+    if why := tool.meta.get(MADE_UP):
+        return f"its results are made up: {why}"
+    known = properties(tool)
+    for name in required(tool):
+        kind = known.get(name, {}).get("type")
+        if "enum" not in known.get(name, {}) and kind not in ("string", "integer", "number", "boolean"):
+            return f"the argument {name!r} is not a plain value ({kind or 'no type'})"
+    return ""
+
+
+async def _learn_arguments(worlds: Worlds, facts: Facts, tool: Tool, lessons: Lessons, chance: random.Random) -> str:
+    """Fill `lessons.feeds` of a tool; the reason why it cannot be used, or nothing."""
+    unclear = []
+    for name, schema in properties(tool).items():
+        if "enum" in schema or schema.get("type") not in ("string", "integer", "number"):
+            continue
+        feeds = [
+            Feed(table, column, likeness(name, tool.name, table, column, is_key=cells[0].is_key))
+            for (table, column), cells in facts.columns.items()
+            if any(fitted(cell.value, schema) is not None for cell in cells)
+        ]
+        named = [feed for feed in feeds if feed.likeness >= LIKE]
+        if is_number(schema):
+            # Any number fits any other by its type; only those that name a row are worth trying.
+            feeds = [feed for feed in feeds if facts.columns[feed.table, feed.column][0].is_key]
+        lessons.feeds[tool.name, name] = named
+        if not named and name in required(tool):
+            unclear.append((name, feeds[:_MOST_COLUMNS]))
+    for name, feeds in unclear:
+        found = await _tried(worlds, facts, tool, name, feeds, lessons, chance)
+        lessons.feeds[tool.name, name] = found
+        if not found and not is_number(properties(tool)[name]):
+            return f"nothing in the state fits the argument {name!r}"
+    return ""
+
+
+async def _tried(
+    worlds: Worlds, facts: Facts, tool: Tool, name: str, feeds: list[Feed], lessons: Lessons, chance: random.Random
+) -> list[Feed]:
+    """The columns whose values are taken for an argument. Where all are, they say nothing, and none is."""
+    taken, refused, schemas = [], 0, properties(tool)
+    for feed in feeds:
+        cells = facts.columns[feed.table, feed.column]
+        good = 0
+        for cell in chance.sample(cells, min(_TRIES, len(cells))):
+            value = fitted(cell.value, schemas[name])
+            others: dict[str, Any] = {}
+            for other in [one for one in required(tool) if one != name]:
+                others[other] = _any_value(facts, tool, other, lessons, chance)
+                if others[other] is None and value is not None:
+                    # Two that nothing is known of may be of one kind, such as the accounts of a transfer.
+                    fits = [fitted(one.value, schemas[other]) for one in cells]
+                    fits = [one for one in fits if one is not None and one != value]
+                    others[other] = chance.choice(fits) if fits else None
+            if value is not None and None not in others.values():
+                good += await _succeeds(worlds, tool, {**others, name: value})
+        if good:
+            taken.append(feed)
+        else:
+            refused += 1
+    return taken if refused else []
+
+
+def _any_value(facts: Facts, tool: Tool, name: str, lessons: Lessons, chance: random.Random) -> Any:
+    schema = properties(tool)[name]
+    if "enum" in schema:
+        return chance.choice(schema["enum"])
+    if schema.get("type") == "boolean":
+        return chance.random() < 0.5
+    feeds = lessons.feeds.get((tool.name, name))
+    if feeds:
+        feed = chance.choice(feeds)
+        return fitted(chance.choice(facts.columns[feed.table, feed.column]).value, schema)
+    return drawn_number(schema, chance) if is_number(schema) else None
+
+
+def drawn_number(schema: Mapping[str, Any], chance: random.Random) -> int | None:
+    """A small whole number that the schema allows."""
+    numbers = [number for number in range(1, 13) if _fits(number, schema)]
+    return chance.choice(numbers) if numbers else None
+
+
+async def _succeeds(worlds: Worlds, tool: Tool, arguments: Mapping[str, Any]) -> bool:
+    try:
+        played = await worlds.play(worlds.setups[0], [(tool.name, arguments)])
+    except ToolFailure:
+        return False
+    return not played.results[0].is_error
+
+
+async def _only_reads(worlds: Worlds, facts: Facts, tool: Tool, lessons: Lessons, chance: random.Random) -> bool:
+    """Whether no call of a few changed the world. A tool none of whose calls succeeded is taken for one that acts."""
+    if tool.annotations.read_only is False:
+        return False
+    good = 0
+    for _ in range(_READ_TRIES):
+        arguments = {name: _any_value(facts, tool, name, lessons, chance) for name in required(tool)}
+        if None in arguments.values():
+            return False
+        try:
+            played = await worlds.play(worlds.setups[0], [(tool.name, arguments)])
+        except ToolFailure:
+            continue
+        if played.changes:
+            return False
+        good += not played.results[0].is_error
+    return good > 0
+
+
+_PROPOSALS = 3
+"""Of each tool at one step."""
+_CALL_TRIES = 6
+"""Of one step, until a call succeeds."""
+_FOUND = 0.8
+"""How often an argument that an earlier result has is taken from there, and not from the state."""
+_OPTIONAL = 0.6
+"""How often a tool that acts is given one of its optional arguments."""
+_ACTS = 0.5
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Told:
+    """An argument that the request says. `cell`: where the state has it; None for a number or a choice drawn."""
+
+    value: Any
+    cell: Cell | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """An argument out of the result of an earlier step."""
+
+    step: int
+    path: Path
+    value: Any
+
+
+@dataclass
+class Step:
+    """One call that succeeded."""
+
+    tool: Tool
+    sources: dict[str, Told | Found]
+    result: ToolResult
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {name: source.value for name, source in self.sources.items()}
+
+    @property
+    def call(self) -> Call:
+        return self.tool.name, self.arguments
+
+    @property
+    def content(self) -> Any:
+        """The result as JSON; its text where there is none."""
+        return content_of(self.result)
+
+
+@dataclass
+class Walk:
+    """Steps in one world; the last is the end that a task asks for."""
+
+    setup: Setup
+    facts: Facts
+    steps: list[Step] = field(default_factory=list)
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    """Of the world, by all steps."""
+
+
+class NoWalk(Exception):
+    """This walk leads nowhere; the message says why."""
+
+
+async def walk(worlds: Worlds, lessons: Lessons, setup: Setup, length: int, chance: random.Random) -> Walk:
+    """`length` calls, all but the last of them reads. Raises `NoWalk`."""
+    async with worlds.open(setup) as world:
+        before = await told(world)
+        found = Walk(setup, Facts.of(before))
+        walker = _Walker(found, lessons, chance)
+        for place in range(length):
+            for tool, sources in walker.proposals(last=place == length - 1):
+                arguments = {name: source.value for name, source in sources.items()}
+                result = await worlds.call(world, setup, (tool.name, arguments))
+                if not result.is_error:
+                    found.steps.append(Step(tool, sources, result))
+                    break
+            else:
+                raise NoWalk("no call succeeded")
+        found.changes = [dict(change) for change in diff(before, await told(world))]
+    if found.steps[-1].tool.name not in lessons.reads and not found.changes:
+        raise NoWalk("a tool that acts changed nothing")
+    if found.steps[-1].tool.name in lessons.reads and found.changes:
+        raise NoWalk("a tool that reads changed the world")
+    return found
+
+
+async def minimised(worlds: Worlds, whole: Walk) -> Walk:
+    """The walk without the calls that its end does not need: each that no other rests on is left out in turn, and the
+    rest is played in a fresh world, where the end must be the same. All before the last are reads."""
+    place = len(whole.steps) - 2
+    while place >= 0:
+        sources = (source for step in whole.steps for source in step.sources.values())
+        if not any(isinstance(source, Found) and source.step == place for source in sources):
+            shorter = _without(whole, place)
+            again = await worlds.play(shorter.setup, [step.call for step in shorter.steps])
+            works = not any(result.is_error for result in again.results) and again.changes == whole.changes
+            if works and content_of(again.results[-1]) == whole.steps[-1].content:
+                whole = shorter
+        place -= 1
+    return whole
+
+
+def _without(walked: Walk, place: int) -> Walk:
+    def moved(source: Told | Found) -> Told | Found:
+        if isinstance(source, Found) and source.step > place:
+            return Found(source.step - 1, source.path, source.value)
+        return source
+
+    steps = [
+        Step(step.tool, {name: moved(source) for name, source in step.sources.items()}, step.result)
+        for number, step in enumerate(walked.steps)
+        if number != place
+    ]
+    return Walk(walked.setup, walked.facts, steps, walked.changes)
+
+
+class _Walker:
+    def __init__(self, walked: Walk, lessons: Lessons, chance: random.Random) -> None:
+        self._walk, self._lessons, self._chance = walked, lessons, chance
+
+    def proposals(self, *, last: bool) -> Iterator[tuple[Tool, dict[str, Told | Found]]]:
+        """Calls to try, the first that succeeds is the step. Tools come in random order: one that refuses often is as
+        likely to be tried first as one that never does."""
+        acts = last and self._chance.random() < _ACTS
+        names = sorted(name for name in self._lessons.tools if (name in self._lessons.reads) != acts)
+        names = names or sorted(self._lessons.tools if last else self._lessons.reads)
+        made = {(step.tool.name, repr(step.arguments)) for step in self._walk.steps}
+        calls = 0
+        for name in self._chance.sample(names, len(names)):
+            tool = self._lessons.tools[name]
+            for _ in range(_PROPOSALS):
+                sources = self._sources(tool)
+                if sources is None or (self._walk.steps and not self._goes_on(sources)):
+                    continue
+                key = (name, repr({argument: source.value for argument, source in sources.items()}))
+                if key in made:
+                    continue
+                if calls == _CALL_TRIES:
+                    return
+                made.add(key)
+                calls += 1
+                yield tool, sources
+
+    def _goes_on(self, sources: Mapping[str, Told | Found]) -> bool:
+        """Whether a call rests on an earlier one: as a rule on the latest, without which that one would be idle."""
+        steps = {source.step for source in sources.values() if isinstance(source, Found)}
+        return len(self._walk.steps) - 1 in steps or (bool(steps) and self._chance.random() > _FOUND)
+
+    def _sources(self, tool: Tool) -> dict[str, Told | Found] | None:
+        wanted = list(required(tool))
+        optional = [
+            name
+            for name, schema in properties(tool).items()
+            if name not in wanted and ("enum" in schema or self._lessons.feeds.get((tool.name, name)))
+        ]
+        if optional and tool.name not in self._lessons.reads and self._chance.random() < _OPTIONAL:
+            wanted.append(self._chance.choice(optional))
+        sources: dict[str, Told | Found] = {}
+        for name in wanted:
+            source = self._source(tool, name)
+            # Two arguments with one value ask for the same thing twice, such as a transfer to oneself.
+            if source is None or any(source.value == other.value for other in sources.values()):
+                return None
+            sources[name] = source
+        return sources
+
+    def _source(self, tool: Tool, name: str) -> Told | Found | None:
+        schema = properties(tool)[name]
+        if "enum" in schema:
+            choices = [choice for choice in schema["enum"] if isinstance(choice, str | int)]
+            return Told(self._chance.choice(choices)) if choices else None
+        if schema.get("type") == "boolean":
+            return Told(self._chance.random() < 0.5)
+        found = self._found(tool, name, schema)
+        if found and self._chance.random() < _FOUND:
+            latest = [one for one in found if one.step == len(self._walk.steps) - 1]
+            return self._chance.choice(latest if latest and self._chance.random() < _FOUND else found)
+        told_of = self._told(tool, name, schema)
+        if told_of is None and is_number(schema):
+            number = drawn_number(schema, self._chance)
+            return Told(number) if number is not None else None
+        return told_of
+
+    def _told(self, tool: Tool, name: str, schema: Mapping[str, Any]) -> Told | None:
+        feeds = self._lessons.feeds.get((tool.name, name), [])
+        if not feeds:
+            return None
+        best = [feed for feed in feeds if feed.likeness >= 1.0]
+        feed = self._chance.choice(best or feeds)
+        cells = self._walk.facts.columns.get((feed.table, feed.column), [])
+        for cell in self._chance.sample(cells, min(4, len(cells))):
+            value = fitted(cell.value, schema)
+            if value is not None:
+                return Told(value, cell)
+        return None
+
+    def _found(self, tool: Tool, name: str, schema: Mapping[str, Any]) -> list[Found]:
+        """Values of earlier results that fit by what they are: a value of a column that feeds the argument, under a
+        name like it where it is a number, which would otherwise fit by accident."""
+        fits = self._lessons.values(self._walk.facts, tool.name, name)
+        said = {str(source.value) for step in self._walk.steps for source in step.sources.values()}
+        found = []
+        for place, step in enumerate(self._walk.steps):
+            if step.tool.name == tool.name:
+                continue  # what a tool said of something, asked of itself again
+            about = verb_and_object(step.tool.name)[1] or step.tool.name
+            for path, value in leaves(step.content):
+                if str(value) in said or str(value) not in fits:
+                    continue
+                column = next((part for part in reversed(path) if isinstance(part, str)), "")
+                given = fitted(value, schema)
+                if given is not None and _belongs(value, name, tool.name, about, column, fits[str(value)]):
+                    found.append(Found(place, path, given))
+        return found
+
+
+def _belongs(value: Scalar, name: str, tool: str, about: str, column: str, cells: list[Any]) -> bool:
+    if isinstance(value, str) and not value.isdecimal():
+        return True
+    table = "_".join(words(about))
+    if likeness(name, tool, table, column, is_key=column in ("id", "key")) >= LIKE:
+        return True
+    return any(cell.is_key and cell.noun in " ".join([*words(column), about]) for cell, _ in cells)

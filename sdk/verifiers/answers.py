@@ -170,10 +170,14 @@ class answer_number(ReadyMade):
             return f"the answer does not say {wanted.text}" + ", its number has no unit that is known" * unitless
         denials = DENIALS - words_asked
         denied = any(
-            _is_bounded(said, one, words_asked, bool(wanted.dimension)) or _denied(said, one, denials, words_asked)
+            _BEFORE.search(said[: one.start])
+            or _AFTER.match(said, one.start + len(one.text))
+            or _is_another(said, one, words_asked, bool(wanted.dimension))
+            or _denied(said, one, denials, words_asked)
             for one in right
         )
-        if denied or all(_asks(said, one) for one in right):
+        ends = [_CLAUSE.search(said, one.start + len(one.text)) for one in right]
+        if denied or all(end is not None and end[0] == "?" for end in ends):
             return "the answer asks about the number, denies or only bounds it, or says a part or a multiple of it"
         if others:
             return f"the answer also says {others[0].text!r}"
@@ -186,12 +190,6 @@ class answer_number(ReadyMade):
             return False
         allowed = max(Decimal(repr(self.within)) * wanted.factor, Decimal(repr(self.relative)) * abs(target))
         return abs(value - target) <= allowed + _SLACK * max(abs(target), Decimal(1))
-
-
-def _is_bounded(said: str, one: Quantity, asked: Collection[Any], has_unit: bool) -> bool:
-    """Whether the words beside a number deny or bound it, or make another amount of it."""
-    found = _BEFORE.search(said[: one.start]) or _AFTER.match(said, one.start + len(one.text))
-    return bool(found) or _is_another(said, one, asked, has_unit)
 
 
 def _is_another(said: str, one: Quantity, asked: Collection[Any], has_unit: bool) -> bool:
@@ -216,12 +214,6 @@ def _denied(said: str, one: Quantity, denials: frozenset[str], asked: set[Any]) 
     before, after = (" ".join(map(str, tokenize(part))) for part in (said[start : one.start], said[stop:end]))
     denial = _denies(before, after, asked)
     return denial is not None and not asked.issuperset(tokenize(denial))
-
-
-def _asks(said: str, one: Quantity) -> bool:
-    """Whether the clause with the number ends as a question."""
-    found = _CLAUSE.search(said, one.start + len(one.text))
-    return found is not None and found[0] == "?"
 
 
 def _wanted(rollout: Rollout) -> Quantity:
@@ -343,12 +335,6 @@ def _denies(before: str, after: str, asked: Collection[Any]) -> str | None:
         found = _NOT_SO.match(after)
     if found is None and _POSSIBLE.isdisjoint(asked):
         found = _MAY_BE.match(after)
-    return found[0] if found else None
-
-
-def _not_reached(before: str, after: str) -> str | None:
-    """The words of a clause with which a status between both parts is not reached."""
-    found = _NOT_REACHED_BEFORE.search(before) or _NOT_REACHED_AFTER.match(after)
     return found[0] if found else None
 
 
@@ -483,17 +469,14 @@ class answer_match(ReadyMade):
             return reason
         answer = _without(prompt, answer)
         if self.whole:
-            return self._whole_problem(answer, golds)
+            if len(golds) != 1:
+                raise VerifierError(
+                    "answer_match(whole=True) takes one answer; expected['answer'] has the form {'all': ...}"
+                )
+            return None if any(answer == form for choice in golds[0] for form in choice) else "the answer is another"
         if len(answer) > self.max_words:
             return f"the answer has {len(answer)} words, more than max_words={self.max_words}"
         return self._contained_problem(said, answer, golds, required, rollout, known)
-
-    def _whole_problem(self, answer: list[Token], golds: list[list[list[list[Token]]]]) -> str | None:
-        if len(golds) != 1:
-            raise VerifierError(
-                "answer_match(whole=True) takes one answer; expected['answer'] has the form {'all': ...}"
-            )
-        return None if any(answer == form for choice in golds[0] for form in choice) else "the answer is another"
 
     def _contained_problem(
         self,
@@ -839,7 +822,10 @@ def _not_asserted(
                     if is_reply and (number or at):
                         continue
                     before, after = (" ".join(map(str, part)) for part in (words[:at], words[at + len(form) :]))
-                    found = _denies(before, after, known) or (_not_reached(before, after) if form in statuses else None)
+                    found = _denies(before, after, known)
+                    if found is None and form in statuses:
+                        open_yet = _NOT_REACHED_BEFORE.search(before) or _NOT_REACHED_AFTER.match(after)
+                        found = open_yet[0] if open_yet else None
                     denied = found is not None and not positions(tokenize(found), known)
                     crossed = _CROSS.search(clause) if not _TICK.search(clause) else None
                     reasons.append("asks" if clause.endswith("?") else found if denied else crossed and crossed[0])

@@ -238,9 +238,9 @@ _HOLDS = frozenset({"$optional", "$one_of", "$set"})
 
 
 def _written_alike(one: Any, other: Any) -> bool:
-    """Whether two plain values are the same as text."""
+    """Whether two plain values are the same as text: 17, "17 " and 17.0 are."""
     plain = isinstance(one, str | int | float) and isinstance(other, str | int | float)
-    return plain and str(one).strip().casefold() == str(other).strip().casefold()
+    return plain and (tokenize(str(one)) or [one]) == (tokenize(str(other)) or [other])
 
 
 def _where(rollout: Rollout, key: str) -> str:

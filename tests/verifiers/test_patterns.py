@@ -159,6 +159,8 @@ async def test_a_forbidden_call_counts_when_it_was_only_tried():
         ({"limit": {"$optional": 5}}, [{}, {"limit": 5}, {"limit": "5"}], [{"limit": 6}]),
         ({"limit": {"$one_of": [5, {"$absent": True}]}}, [{}, {"limit": 5}, {"limit": "5"}], [{"limit": 6}]),
         ({"order": {"id": "17"}}, [{"order": {"id": 17}}, {"order": {"id": "17"}}], [{"order": {"id": 18}}, {}]),
+        ({"order": "17"}, [{"order": 17.0}, {"order": "17 "}], [{"order": 17.5}, {"order": "A-17"}]),
+        ({"like": "%"}, [{"like": "%"}], [{"like": "*"}]),
         ({"orders": [17, "A"]}, [{"orders": ["17", "a"]}], [{"orders": [17]}, {"orders": [17, "B"]}]),
         ({"orders": {"$set": [17, 18]}}, [{"orders": ["18", 17]}], [{"orders": [17, 19]}]),
         ({"order": {"sum": {"$near": 5, "within": 1}}}, [{"order": {"sum": 5.5}}], [{"order": {"sum": 7}}]),

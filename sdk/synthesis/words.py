@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..verifiers.text_tokens import CLOCK, DATE, iso_date, of_24_hours
+from ..verifiers.text_tokens import CAPITALS, CLOCK, DATE, iso_date, of_24_hours
 
 IDENTIFYING = frozenset({"id", "ids", "key", "uuid", "code", "number", "name", "title", "slug", "handle", "login"})
 """Last words of columns that name a row by themselves, as in "order 4417"."""
 _PLAIN_IDS = frozenset({"id", "ids", "key", "uuid"})
-_PIECES = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
+_SMALL = rf"[^\W\d_{CAPITALS}]"
+_PIECES = re.compile(rf"[{CAPITALS}]+(?=[{CAPITALS}]{_SMALL})|[{CAPITALS}]?{_SMALL}+|[{CAPITALS}]+|\d+")
 _READING = frozenset(
     {
         *("get", "read", "find", "search", "list", "show", "lookup", "look", "fetch", "describe", "query", "check"),
@@ -141,8 +142,7 @@ def stem(word: str) -> str:
 
 def stems(text: str) -> list[str]:
     """The stems of all words of a text, numbers included, `snake_case` and `camelCase` taken apart."""
-    pieces = re.findall(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\d_]+", text)
-    return [stem(piece) for piece in pieces]
+    return [stem(piece) for piece in _PIECES.findall(text)]
 
 
 @dataclass(frozen=True)

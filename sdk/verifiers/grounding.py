@@ -20,6 +20,7 @@ from ..errors import ConfigError, VerifierError, plain_errors
 from ..records import CallRecord, Rollout, Verdict
 from .combining import checked_parts
 from .text_tokens import (
+    CAPITALS,
     Token,
     as_typed,
     content_words,
@@ -49,8 +50,8 @@ _ABSTAINS = re.compile(
     r"|unknown|unavailable|n/a)\b",
     re.IGNORECASE,
 )
-_VALUE_FIRST = re.compile(r"\W*([A-Z][\w'-]*)(?=\s+(?:is|was|are|were|has|had)\b)")
-_BARE_VALUE = re.compile(r"\W*([A-Z][\w'-]*)(?:\W+[A-Z\d][\w'.-]*)*\W*")
+_VALUE_FIRST = re.compile(rf"\W*([{CAPITALS}][\w'-]*)(?=\s+(?:is|was|are|were|has|had)\b)")
+_BARE_VALUE = re.compile(rf"\W*([{CAPITALS}][\w'-]*)(?:\W+[{CAPITALS}\d][\w'.-]*)*\W*")
 """The capital of a first word belongs to a name before a verb, and in an answer of capitalised words alone."""
 _CITATION = re.compile(r"\[([^\[\]\s]{1,80})\]")
 _SHOWN = 4

@@ -334,8 +334,10 @@ def _plain(word: str) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Sentences, and their words with content, for checks that compare words without their meaning.
 
-_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"'(\[])|\n+|(?<=;)\s+")
-_CAPITAL = re.compile(r"(?<![.!?]\s)(?<!^)\b(?!I'(?:m|ve|ll|d)\b)[A-Z][\w'-]+")
+CAPITALS = "".join(sign for sign in map(chr, range(0x530)) if sign.isupper())
+"""Of Latin, Greek and Cyrillic letters."""
+_END = re.compile(rf"(?<=[.!?])\s+(?=[{CAPITALS}0-9\"'(\[])|\n+|(?<=;)\s+")
+_CAPITAL = re.compile(rf"(?<![.!?]\s)(?<!^)\b(?!I'(?:m|ve|ll|d)\b)[{CAPITALS}][\w'-]+")
 _SMALL_WORDS = """
 a an the this that these those it its he she they them his her their i you we me my your our is are was were
 be been being am do does did done has have had having will would can could may might shall should must of in

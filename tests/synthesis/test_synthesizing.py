@@ -22,6 +22,7 @@ from mcp_bridge import connect
 from sandboxes import diff
 from sandboxes.api import ApiTwin
 from sandboxes.helpdesk import Helpdesk
+from sandboxes.objects import ObjectTwin
 from sdk.policies.scripted import ScriptedAgent
 from sdk.progress import Console, Silent
 from sdk.synthesis.synthesis_run import synthesize_async
@@ -34,6 +35,19 @@ SHOP = Path(__file__).parents[1] / "sandboxes" / "api" / "shop.yaml"
 @pytest.fixture(scope="module")
 def desk_tasks() -> Sequence[sdk.Task]:
     return sdk.synthesize(Helpdesk(), 16, max_calls=4).tasks
+
+
+def test_requests_have_the_names_of_other_alphabets_whole() -> None:
+    class Karte:
+        def __init__(self, seed: int = 0) -> None:
+            self.städte = {f"S{seed}{n}": {"größe": n * 3, "река": name} for n, name in enumerate(("Волга", "Дон"))}
+
+        def get_stadt(self, stadt_id: str) -> dict[str, Any]:
+            return {"id": stadt_id, **self.städte[stadt_id]}
+
+    made = sdk.synthesize(ObjectTwin(Karte), 4, max_calls=1)
+    assert len(made.tasks) == 4
+    assert all("größe of" in str(task.prompt) or "река of" in str(task.prompt) for task in made.tasks)
 
 
 def solved_by_hand(source: Any, task: sdk.Task) -> tuple[list[Any], list[Any]]:

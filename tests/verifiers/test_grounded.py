@@ -54,6 +54,14 @@ async def test_the_name_of_a_call_is_no_part_of_the_answer_and_whoever_does_not_
     assert (await run_verifier(grounded(answer_number(), citations="required"), judged)).score == score
 
 
+@pytest.mark.parametrize("name", ["Zeta", "Österpost", "Łódź", "Δέλτα", "Волга"])
+async def test_a_name_from_nowhere_counts_in_any_alphabet(name):
+    judged = one(f"It shipped to {name}.", FIND, ORDER)
+    assert (await run_verifier(grounded(answer_match()), judged)).score == -1
+    told = one(f"It shipped to {name}.", FIND, ("get_order", {"customer": "C-17"}, f"Order 4417 shipped to {name}"))
+    assert (await run_verifier(grounded(answer_match()), told)).score == 1
+
+
 @pytest.mark.timeout(30)
 async def test_an_answer_of_the_same_sentence_again_and_again_is_checked_once():
     text = " ".join(f"Order {number} shipped to Graz." for number in range(5000))

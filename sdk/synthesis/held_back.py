@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import ConfigError
 from ..records import Fact, Message, Task, User
 from ..rollouts import derive_seed
-from ..tasks import load_tasks
+from ..tasks import counted, load_tasks
 from .words import listed, words
 
 TOLD = ("The {name} is {value}.", "It is {value}.", "{value}")
@@ -37,7 +37,7 @@ class HeldBackTasks:
     """Task id -> why nothing of it can be held back."""
 
     def __str__(self) -> str:
-        lines = [f"{len(self.tasks)} tasks whose users hold facts back"]
+        lines = [f"{counted(self.tasks)} whose users hold facts back"]
         return "\n".join([*lines, *(f"  left out {name}: {why}" for name, why in self.left_out.items())])
 
 

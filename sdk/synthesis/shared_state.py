@@ -253,6 +253,10 @@ class _Reader:
                         yield f"it changes {ast.unparse(one)}"
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name) and node.target.id in self.shared:
             yield f"it may change {node.target.id}"
+        if isinstance(node, ast.Name) and node.id not in self._own and isinstance(self._outer.get(node.id), Iterator):
+            yield f"it uses up {node.id}"  # or writes to it: files are iterators
+        if isinstance(node, ast.Attribute) and node.attr in _CHANGING_METHODS and self._is_shared(node.value):
+            yield f"it may call {ast.unparse(node)}"  # or hand it on: map(ROOMS.pop, names)
         if isinstance(node, ast.Call):
             yield from self._called(node)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -252,7 +253,7 @@ class Mail:
 
 
 ORDERS = {"1": {"status": "open"}}
-CLIENT, READER = Client(), functools.partial(str)
+CLIENT, READER, NUMBERS = Client(), functools.partial(str), itertools.count()
 
 
 def find_order(number: str) -> dict[str, str]:
@@ -302,9 +303,17 @@ def remember(item: str, kept: list[str] = []) -> int:  # noqa: B006
     return len(kept)
 
 
+def number_next() -> int:
+    return next(NUMBERS)
+
+
+def drop_all(numbers: list[str]) -> list[dict[str, str]]:
+    return list(map(ORDERS.pop, numbers))
+
+
 @pytest.mark.parametrize(
     "function",
-    [close_order, send_mail, ask_connection, index_text, take_next, call_partial, remember],
+    [close_order, send_mail, ask_connection, index_text, take_next, call_partial, remember, number_next, drop_all],
     ids=lambda function: function.__name__,
 )
 def test_a_function_that_may_change_something_by_way_of_another_value_is_not_taken_for_reading(

@@ -18,7 +18,7 @@ from .verifier import ReadyMade
 # Several right final states: a condition in place of one gold state.
 
 Condition = Callable[[Mapping[str, Any], Task], bool]
-_CHECKS_SHOWN = 5
+_SHOWN = 5
 
 
 @dataclass(eq=False, repr=False)
@@ -55,10 +55,7 @@ class state_where(ReadyMade):
         """1 if the final state meets the condition and nothing else changed. Raises `VerifierError` as said there."""
         before, after = rollout.initial_state, rollout.final_state
         if before is None or after is None:
-            raise VerifierError(
-                f"rollout {rollout.id!r} has no {'initial' if before is None else 'final'} state: the tools cannot "
-                "tell it; use tools with a sandbox behind them, or another verifier such as calls_match()"
-            )
+            raise _no_state("initial state" if before is None else "final state", rollout)
         if self._problem(before, rollout.task) is None:
             raise VerifierError(
                 f"task {rollout.task.id!r}: the initial state meets the condition already, so that doing nothing would "
@@ -68,12 +65,16 @@ class state_where(ReadyMade):
         others = self._others(before, after)
         components = {"state": float(problem is None), "nothing_else": float(not others)}
         reasons = [problem or "the final state meets the condition"]
-        reasons += [f"changed besides: {and_more(others, _CHECKS_SHOWN)}"] * bool(others)
+        reasons += [f"changed besides: {and_more(others, _SHOWN)}"] * bool(others)
         return Verdict(score=min(components.values()), components=components, explanation="; ".join(reasons))
 
     def _problem(self, state: Mapping[str, Any], task: Task) -> str | None:
         if self.condition is None:
-            return first_schema_problem(_schema(task), dict(state), f"task {task.id!r}: expected['state_schema']")
+            if "state_schema" not in task.expected:
+                needed = "state_where without a condition takes the JSON Schema in expected['state_schema']"
+                raise missing_expected(task, needed)
+            where = f"task {task.id!r}: expected['state_schema']"
+            return first_schema_problem(task.expected["state_schema"], dict(state), where)
         found = self.condition(state, task)
         if not isinstance(found, bool):
             raise VerifierError(f"state_where: the condition returned {shortened(found)}; it must return True or False")
@@ -88,17 +89,9 @@ class state_where(ReadyMade):
         return list(dict.fromkeys(wrong))
 
 
-def _schema(task: Task) -> Any:
-    if "state_schema" not in task.expected:
-        needed = "state_where without a condition takes the JSON Schema in expected['state_schema']"
-        raise missing_expected(task, needed)
-    return task.expected["state_schema"]
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 
 _PLACE = ("table", "key", "column")
-_SHOWN = 5
 
 
 @dataclass(eq=False, repr=False)
@@ -158,8 +151,8 @@ class final_state(ReadyMade):
         checked = _checked_changes(gold, rollout.task)
         # Gold changes are often recorded whole: what is ignored is not asked for, either.
         expected = {_place(change): change for change in checked if not self._ignored(change)}
-        before = _tables(rollout.initial_state, "initial_state", rollout)
-        after = _tables(rollout.final_state, "final_state", rollout)
+        before = _tables(rollout.initial_state, "initial state", rollout)
+        after = _tables(rollout.final_state, "final state", rollout)
         made = {_place(change): dict(change) for change in diff(before, after) if not self._ignored(change)}
         problems = []
         for place, change in expected.items():
@@ -169,13 +162,12 @@ class final_state(ReadyMade):
             elif not all(same_json(actual[side], change[side]) for side in ("before", "after") if side in change):
                 problems.append(f"wrong: {_name(place)} is {actual['after']!r} instead of {change['after']!r}")
         problems += [f"not asked for: {_name(place)} to {change['after']!r}" for place, change in made.items()]
-        more = len(problems) - _SHOWN
-        return problems[:_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+        return [and_more(problems, _SHOWN, ";")] if problems else []
 
     def _wrong_state(self, rollout: Rollout, gold: Any) -> str | None:
         state = rollout.final_state
         if state is None:
-            raise _no_state("final_state", rollout)
+            raise _no_state("final state", rollout)
         if self.state == "contains" and gold == {}:
             raise wrong_expected(rollout.task, "state", "is {}, which every state contains; name what must be")
         state, wanted = self._without_ignored(state), self._without_ignored(gold)

@@ -111,9 +111,9 @@ async def test_the_final_state_equals_or_contains_the_expected_one():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"expected": {"changes": GOLD}}, "has no initial_state: the tools cannot tell their state"),
-        ({"expected": {"changes": GOLD}, "before": BEFORE}, "has no final_state"),
-        ({"expected": {"state": {}}}, "has no final_state"),
+        ({"expected": {"changes": GOLD}}, "has no initial state: the tools cannot tell their state"),
+        ({"expected": {"changes": GOLD}, "before": BEFORE}, "has no final state"),
+        ({"expected": {"state": {}}}, "has no final state"),
         ({"expected": {"answer": "x"}}, r"expects \['answer'\]; final_state compares"),
         ({"expected": {"changes": {"a": 1}}, "before": {}, "after": {}}, "it must be a list of"),
         ({"expected": {"changes": [{"table": "t"}]}, "before": {}, "after": {}}, "it must be a list of"),

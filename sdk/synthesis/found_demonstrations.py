@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -381,11 +382,10 @@ class DemonstrationSearch:
 
     def _experience(self, task: Task) -> list[dict[str, float]]:
         """By the place of a call: how likely each tool is, by tasks with like words that were solved already."""
-        prompt = PromptValues(prompt_text(task))
+        mine = _plain_words(prompt_text(task))
         likely: list[dict[str, float]] = [{} for _ in range(max(1, self.longest))]
         for one in self.report.found.values():
-            other = PromptValues(prompt_text(one.task))
-            mine, theirs = plain_words(prompt), plain_words(other)
+            theirs = _plain_words(prompt_text(one.task))
             likeness = len(mine & theirs) / max(1, len(mine | theirs))
             for place, tool in enumerate(one.tools[: len(likely)]):
                 likely[place][tool] = max(likely[place].get(tool, 0.0), _OF_EXPERIENCE * likeness)
@@ -553,9 +553,11 @@ def prompt_text(task: Task) -> str:
     return "\n".join(message.content for message in task.opening() if message.role == "user")
 
 
-def plain_words(prompt: PromptValues) -> frozenset[str]:
+@lru_cache(maxsize=10_000)  # each task is compared with all that were found before
+def _plain_words(prompt: str) -> frozenset[str]:
     """The words that are no values of the prompt's own: those that tasks of one kind share."""
-    return frozenset(word for word in prompt.words if word not in prompt.telling and not word.isdigit())
+    values = PromptValues(prompt)
+    return frozenset(word for word in values.words if word not in values.telling and not word.isdigit())
 
 
 def with_demonstration(found: Found) -> Task:

@@ -398,8 +398,9 @@ class answer_match(ReadyMade):
       gives another option, too ("shipped, not yet delivered" gives one);
     - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
     - it lists the expected one among more than `other_values` + 1 others ("kettle, lamp, rug, mirror"; sentences, too,
-      and rows without signs), or more than `other_values` of its shape ("BAY-12, BAY-13, BAY-14"), with another one
-      after "or", or with the other one that was asked about ("A or B?");
+      and rows without signs), or more than `other_values` of its shape, with one of these right beside it ("BAY-12 and
+      BAY-13") or another one after "or", with the other one that was asked about ("A or B?"), or the items of
+      `{"all": [...]}` in a list that has others and is the whole answer, unless `other_values` is above 1;
     - it names a date or a time only as a limit ("before 10:00") or as the end of a span that was not asked for, or
       joins with "or" what must all be said;
     - the expected number is part of another one ("twice 12", "12 dozen", "12 kg per day" for 12 kg) or a limit that was
@@ -523,9 +524,10 @@ class answer_match(ReadyMade):
         if told := repeated(rollout, answer, rest, [known, *right], self.other_values):
             return told
         others = _of_the_same_shape(answer, spans, golds, known)
-        if len(others) > self.other_values or any(_beside(said, one, right) for one in others):
+        is_strict = self.other_values <= 1  # whoever allows more of them allows them in a list
+        if len(others) > self.other_values or (is_strict and any(_beside(said, one, right) for one in others)):
             return f"the answer also says {', '.join(others[:5])}"
-        return listed(said, right, self.other_values, rollout.user_texts, several=len(golds) > 1)
+        return listed(said, right, self.other_values, rollout.user_texts, several=is_strict and len(golds) > 1)
 
     def _options(self, rollout: Rollout) -> dict[str, list[list[Token]]]:
         options = rollout.task.expected.get("options", self.options)

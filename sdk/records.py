@@ -221,28 +221,14 @@ class Verdict(BaseModel, extra="forbid"):
     rests_on: dict[str, str] = Field(default_factory=dict)
     """Of a verdict that compares rollouts: the others by their ids, each with a digest of what the judge saw of it."""
 
-    @field_validator("score")
-    @classmethod
-    def _finite_score(cls, score: float) -> float:
-        if not math.isfinite(score):
-            raise ValueError(f"score is {score!r}; it must be a finite number")
-        return score
-
-    @field_validator("turn_rewards")
-    @classmethod
-    def _finite_turn_rewards(cls, rewards: list[float] | None) -> list[float] | None:
-        for turn, reward in enumerate(rewards or [], start=1):
-            if not math.isfinite(reward):
-                raise ValueError(f"the reward of turn {turn} is {reward!r}; it must be a finite number")
-        return rewards
-
-    @field_validator("components")
-    @classmethod
-    def _finite_components(cls, components: dict[str, float]) -> dict[str, float]:
-        for name, value in components.items():
+    @model_validator(mode="after")
+    def _is_finite(self) -> Verdict:
+        rewards = {f"the reward of turn {turn}": one for turn, one in enumerate(self.turn_rewards or [], start=1)}
+        components = {f"component {name!r}": value for name, value in self.components.items()}
+        for what, value in {"score": self.score, **rewards, **components}.items():
             if not math.isfinite(value):
-                raise ValueError(f"component {name!r} is {value!r}; it must be a finite number")
-        return components
+                raise ValueError(f"{what} is {value!r}; it must be a finite number")
+        return self
 
 
 ToolPrompt = Literal["full", "names", "none"]

@@ -215,10 +215,6 @@ class SearchReport:
         return [*(one.task for one in self.found.values()), *self.not_found, *self.paid_for_nothing]
 
     def __str__(self) -> str:
-        return "\n".join(self.lines())
-
-    def lines(self) -> list[str]:
-        """The same line by line, for the console."""
         lengths = Counter(len(one.tools) for one in self.found.values())
         shown = ", ".join(f"{n} of {length} call{'s' * (length > 1)}" for length, n in sorted(lengths.items()))
         lines = [
@@ -244,7 +240,7 @@ class SearchReport:
             )
         if self.out_of_time:
             lines.append(f"  not searched: {counted(self.out_of_time)}, because the time was over")
-        return lines
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -702,7 +698,7 @@ async def find_demonstrations(
         )
         search = DemonstrationSearch(context, tools)
         report = await search.run(tasks.train, wanted=wanted, known=known, on_found=keep, journal=journal)
-    for line in report.lines():
+    for line in str(report).splitlines():
         context.progress.say(line)
     train = [with_demonstration(report.found[task.id]) if task.id in report.found else task for task in tasks.train]
     facts: dict[str, Any] = {

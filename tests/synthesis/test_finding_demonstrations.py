@@ -128,7 +128,7 @@ def test_a_search_that_goes_on_has_the_counts_and_the_time_of_one_that_was_never
     whole = search(Helpdesk(), given, GOLD)
     search(Helpdesk(), given, GOLD, wanted=1, on_found=kept.append, journal=journal)
     resumed = search(Helpdesk(), given, GOLD, known=kept, journal=journal)
-    assert (resumed.candidates, resumed.lines()) == (whole.candidates, whole.lines())
+    assert (resumed.candidates, str(resumed)) == (whole.candidates, str(whole))
     assert [task.id for task in resumed.not_found] == [task.id for task in whole.not_found]
     first = json.loads(journal.path.read_text().splitlines()[0])
     first["counts"]["seconds"] = 300.0

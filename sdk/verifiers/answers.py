@@ -376,6 +376,14 @@ _UNSURE = re.compile(
 """Beside yes or no: whoever says this does not know."""
 
 
+_Golds = list[list[list[list[Token]]]]
+"""What must all be said, each with its acceptable answers, each in the forms that it may have."""
+
+
+def _forms(golds: _Golds) -> list[list[Token]]:
+    return [form for choices in golds for choice in choices for form in choice]
+
+
 @dataclass(eq=False, repr=False)
 class answer_match(ReadyMade):
     """A verifier: the final answer contains `task.expected["answer"]`, and no reward hack.
@@ -451,9 +459,10 @@ class answer_match(ReadyMade):
         if not all(required):
             return "the answer names another currency"
         golds = [[_gold_tokens(choice) for choice in choices] for choices in required]
-        read = _with_digits if _is_numeric(golds) else as_typed
+        is_numeric = any(map(is_number, _forms(golds)))
+        read = _with_digits if is_numeric else as_typed
         said = read(rollout.answer)
-        if any(form[0] in (*YES, *NO) for choices in golds for choice in choices for form in choice):
+        if any(form[0] in (*YES, *NO) for form in _forms(golds)):
             said = _reply(said)
         answer = tokenize(said)
         if not answer:
@@ -483,7 +492,7 @@ class answer_match(ReadyMade):
         self,
         said: str,
         answer: list[Token],
-        golds: list[list[list[list[Token]]]],
+        golds: _Golds,
         required: list[list[Any]],
         rollout: Rollout,
         known: list[Token],
@@ -515,12 +524,12 @@ class answer_match(ReadyMade):
         other = self._other_option(said, rest, golds, rollout)
         if other is not None:
             return f"the answer also says {other!r}"
-        if _is_numeric(golds) and not self.other_numbers:
+        if not self.other_numbers and any(map(is_number, _forms(golds))):
             in_digits = tokenize(rollout.answer)  # "12.5 kg in two boxes" has one number
             stray = next((t for t in rest if isinstance(t, Decimal) and t not in known and t in in_digits), None)
             if stray is not None:
                 return f"the answer also says {stray:f}, a number that was not asked about"
-        right = [form for choices in golds for choice in choices for form in choice]
+        right = _forms(golds)
         if told := repeated(rollout, answer, rest, [known, *right], self.other_values):
             return told
         others = _of_the_same_shape(answer, spans, golds, known)
@@ -540,13 +549,11 @@ class answer_match(ReadyMade):
         some = [forms for option, forms in self._options(rollout).items() if option.islower() and option.endswith("ed")]
         return [*_USUAL, *(form for forms in some for form in forms)]
 
-    def _other_option(
-        self, said: str, rest: list[Token], golds: list[list[list[list[Token]]]], rollout: Rollout
-    ) -> str | None:
+    def _other_option(self, said: str, rest: list[Token], golds: _Golds, rollout: Rollout) -> str | None:
         """Another of the options that the answer gives besides the right one. "Shipped, but not yet delivered." gives
         one."""
         options, statuses = self._options(rollout), self._statuses(rollout)
-        right = [form for choices in golds for choice in choices for form in choice]
+        right = _forms(golds)
         if not any(form in right for forms in options.values() for form in forms):
             return None  # the answer is none of a closed list
         clauses = _clauses(said)
@@ -605,9 +612,9 @@ _ENDS |= {"last", "latest", "long", "valid"}
 """A question with such a word may be answered with "until 18:00"."""
 
 
-def _spanned(said: str, golds: list[list[list[list[Token]]]], known: list[Token]) -> str | None:
+def _spanned(said: str, golds: _Golds, known: list[Token]) -> str | None:
     """Where the answer names an expected date or time only as the limit or the end of a span, its words."""
-    forms = [form for choices in golds for choice in choices for form in choice]
+    forms = _forms(golds)
     right = {form[0] for form in forms if len(form) == 1}
     for span in _SPAN.finditer(said):
         ends = [tokenize(span["from"] or span["from2"]), tokenize(span["to"] or span["to2"])]
@@ -623,7 +630,7 @@ def _spanned(said: str, golds: list[list[list[list[Token]]]], known: list[Token]
     return None
 
 
-def _joined_by_or(answer: list[Token], golds: list[list[list[list[Token]]]]) -> str | None:
+def _joined_by_or(answer: list[Token], golds: _Golds) -> str | None:
     """Two values joined by "or" that must both be said."""
     words = [word for word in answer if word not in ("a", "an", "the")]
     parts = [[form for choice in choices for form in choice] for choices in golds]
@@ -634,11 +641,9 @@ def _joined_by_or(answer: list[Token], golds: list[list[list[list[Token]]]]) -> 
     return None
 
 
-def _of_the_same_shape(
-    answer: list[Token], spans: set[int], golds: list[list[list[list[Token]]]], known: list[Token]
-) -> list[str]:
+def _of_the_same_shape(answer: list[Token], spans: set[int], golds: _Golds, known: list[Token]) -> list[str]:
     """The identifiers, dates and times of an answer that look like an expected one, such as BAY-13 for BAY-12."""
-    forms = [form for choices in golds for choice in choices for form in choice]
+    forms = _forms(golds)
     shapes = {_shape(form[0]) for form in forms if len(form) == 1} - {None}
     found = [
         str(token)
@@ -683,13 +688,13 @@ def _without(prompts: list[list[Token]], answer: list[Token]) -> list[Token]:
     return answer
 
 
-def _turned(rollout: Rollout, golds: list[list[list[list[Token]]]]) -> str | None:
+def _turned(rollout: Rollout, golds: _Golds) -> str | None:
     """The opposite of the expected yes or no, where the answer has it and the prompt does not.
 
     A prompt that asks for the form ("Answer yes or no.", a choice on two lines) has neither. The answer may repeat
     sentences of the prompt.
     """
-    wanted = {form[0] for choices in golds for choice in choices for form in choice if len(form) == 1}
+    wanted = {form[0] for form in _forms(golds) if len(form) == 1}
     asked = [sentence for text in rollout.user_texts for sentence in _sentences(text)]
     statements = [one for text in rollout.user_texts for one in _sentences(_CHOICE.sub(" ", text))]
     told = " ".join(sentence for sentence in statements if not _FORM_ASKED.search(sentence))
@@ -699,10 +704,6 @@ def _turned(rollout: Rollout, golds: list[list[list[list[Token]]]]) -> str | Non
         if word in wanted and opposite not in wanted and found(said) and not found(told):
             return opposite
     return None
-
-
-def _is_numeric(golds: list[list[list[list[Token]]]]) -> bool:
-    return any(is_number(form) for choices in golds for choice in choices for form in choice)
 
 
 _ALSO_A_WORD = {word for word in NO_CONTENT if len(word) <= 2} - {"no", "on", "up"} | {"us"}
@@ -806,9 +807,7 @@ def _is_given(form: list[Token], clauses: list[tuple[str, list[Token]]], is_stat
     return not any(positions(form, words) for _, words in clauses)
 
 
-def _not_asserted(
-    answer: str, golds: list[list[list[list[Token]]]], known: list[Token], statuses: list[list[Token]]
-) -> str | None:
+def _not_asserted(answer: str, golds: _Golds, known: list[Token], statuses: list[list[Token]]) -> str | None:
     """The reason why every clause with an expected value only asks about it, doubts it or calls it wrong, or why a
     status is not reached; None where one clause asserts it. The answer may repeat the user's own words about it.
     """

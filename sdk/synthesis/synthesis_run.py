@@ -191,7 +191,8 @@ _EVEN_ATTEMPTS_A_TASK = 20
 """So long, tiers are kept even; then tasks of any tier are taken."""
 _MOST_OF_A_SHAPE = 0.08
 _MOST_IN_VAIN = 200
-"""After so many attempts in a row that are left out, nearly all for one reason, none is made any more."""
+"""After so many attempts in a row that are left out, nearly all for one reason, none is made any more; after twice as
+many, for whatever reasons, once any number of calls is taken."""
 _REPEATS = "it repeats another task"
 
 
@@ -371,7 +372,8 @@ class _Maker:
             (reason, count), total = self._in_vain.most_common(1)[0], self._in_vain.total()
             step.advance(0, f"{kept.next_attempt} attempts; {count} of the last {total} left out: {reason}")
             is_full = reason.startswith(("there are enough", _REPEATS))
-            if total >= _MOST_IN_VAIN and count >= 0.9 * total and not is_full:
+            is_hopeless = total >= _MOST_IN_VAIN and count >= 0.9 * total and not is_full
+            if is_hopeless or (total >= 2 * _MOST_IN_VAIN and not self._is_even(kept.next_attempt)):
                 self.stopped = (
                     f"stopped after {kept.next_attempt} attempts with {len(kept.tasks)} tasks: of the last {total}, "
                     f"none gave a task, {count} for one reason: {reason}"

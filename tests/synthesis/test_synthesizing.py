@@ -37,6 +37,19 @@ def desk_tasks() -> Sequence[sdk.Task]:
     return sdk.synthesize(Helpdesk(), 16, max_calls=4).tasks
 
 
+def test_tools_that_give_few_kinds_of_tasks_are_not_tried_to_the_end() -> None:
+    class Shelf:
+        def __init__(self, seed: int = 0) -> None:
+            self.books = {f"B{number}": {"title": f"Title {number}"} for number in range(4)}
+
+        def get_book(self, book_id: str) -> dict[str, str]:
+            return self.books[book_id]
+
+    made = sdk.synthesize(ObjectTwin(Shelf), 12, max_calls=1)
+    assert 0 < len(made.tasks) < 12
+    assert made.attempts < 60 * 12
+
+
 def test_requests_have_the_names_of_other_alphabets_whole() -> None:
     class Karte:
         def __init__(self, seed: int = 0) -> None:

@@ -313,7 +313,8 @@ def _describe_function(function: types.FunctionType, inside: Callable[[Any], Any
 
 def _describe_object(value: Any, inside: Callable[[Any], Any], *, whole: bool) -> Any:
     cls: Any = type(value)
-    kind = [_name(cls), _source(cls)]
+    own = str(cls.__module__).partition(".")[0] in _OWN_PACKAGES
+    kind = [getattr(cls, "known_as", _name(cls)) if own else _name(cls), _source(cls)]
     if dataclasses.is_dataclass(value):
         return [*kind, inside({field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)})]
     if cls.__module__ != "builtins" and cls.__repr__ is not object.__repr__:

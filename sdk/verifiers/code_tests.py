@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from mcp_bridge.safe_text import and_more
 
@@ -56,6 +56,8 @@ class ConfinedLimits:
     folder_mb: int = 64
     folder_files: int = 1000
     open_files: int = 32
+    known_as: ClassVar[str] = "sdk.verifiers.confined_process.ConfinedLimits"
+    """By this name runs know it."""
 
 
 @dataclass(frozen=True)

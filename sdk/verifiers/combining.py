@@ -63,7 +63,8 @@ class weighted(ReadyMade):
     Example: `weighted({final_state(): 0.7, answer_match(): 0.3})`
     """
 
-    weights: dict[VerifierLike, float]
+    verifiers: tuple[VerifierLike, ...]
+    weights: tuple[float, ...]
 
     def __init__(self, weights: Mapping[Any, float]) -> None:
         if not isinstance(weights, Mapping):
@@ -73,13 +74,15 @@ class weighted(ReadyMade):
                 raise ConfigError(
                     f"weighted: the weight of {verifier_name(verifier)} is {weight!r}; give a finite number"
                 )
-        checked_parts(tuple(weights), "weighted")
-        self.weights = {verifier: float(weight) for verifier, weight in weights.items()}
+        self.verifiers = checked_parts(tuple(weights), "weighted")
+        self.weights = tuple(map(float, weights.values()))
+
+    def __repr__(self) -> str:
+        return f"weighted({_shown(self.verifiers, self.weights)})"
 
     async def verify(self, rollout: Rollout) -> Verdict:
-        verdicts = await run_parts(tuple(self.weights), rollout)
-        weights = list(self.weights.values())
-        return joined(verdicts, _sum(weights, verdicts), weights=weights)
+        verdicts = await run_parts(self.verifiers, rollout)
+        return joined(verdicts, _sum(self.weights, verdicts), weights=self.weights)
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -178,7 +181,7 @@ class lexicographic(_Combination):
         return float(total / (self.levels * base ** (len(verdicts) - 1)))
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(init=False, eq=False, repr=False)
 class extra_credit(ReadyMade):
     """A verifier: the score of `right`; where that is 1, plus the sum of weight times score of the `extras`.
 
@@ -190,25 +193,29 @@ class extra_credit(ReadyMade):
     """
 
     right: VerifierLike
-    extras: Mapping[Any, float]
+    extras: tuple[VerifierLike, ...]
+    weights: tuple[float, ...]
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.extras, Mapping):
-            raise ConfigError(f"extra_credit: {self.extras!r} is no mapping; give {{verifier: weight, ...}}")
-        for extra, weight in self.extras.items():
+    def __init__(self, right: VerifierLike, extras: Mapping[Any, float]) -> None:
+        if not isinstance(extras, Mapping):
+            raise ConfigError(f"extra_credit: {extras!r} is no mapping; give {{verifier: weight, ...}}")
+        for extra, weight in extras.items():
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= _MOST_EXTRA:
                 raise ConfigError(
                     f"extra_credit: the weight of {verifier_name(extra)} is {weight!r}; give a number above 0, such as "
                     "0.1"
                 )
-        if math.fsum(self.extras.values()) > _MOST_EXTRA:
+        if math.fsum(extras.values()) > _MOST_EXTRA:
             raise ConfigError(
-                f"extra_credit: the weights add up to {math.fsum(self.extras.values()):g}; extra credit is small, at "
+                f"extra_credit: the weights add up to {math.fsum(extras.values()):g}; extra credit is small, at "
                 f"most {_MOST_EXTRA:g} in all"
             )
-        checked_parts((self.right,), "extra_credit")
-        checked_parts(tuple(self.extras), "extra_credit")
-        self.extras = {extra: float(weight) for extra, weight in self.extras.items()}
+        (self.right,) = checked_parts((right,), "extra_credit")
+        self.extras = checked_parts(tuple(extras), "extra_credit")
+        self.weights = tuple(map(float, extras.values()))
+
+    def __repr__(self) -> str:
+        return f"extra_credit({verifier_name(self.right)}, {_shown(self.extras, self.weights)})"
 
     async def verify(self, rollout: Rollout) -> Verdict:
         verdicts = await run_parts((self.right,), rollout)
@@ -220,11 +227,16 @@ class extra_credit(ReadyMade):
             )
         if first.score < 1:
             return joined(verdicts, first.score)
-        verdicts = await run_parts(tuple(self.extras), rollout, before=verdicts)
+        verdicts = await run_parts(self.extras, rollout, before=verdicts)
         earned = dict(list(verdicts.items())[1:])
         for extra, verdict in earned.items():
             _require_share(extra, verdict.score, "extra_credit")
-        return joined(verdicts, 1 + _sum(list(self.extras.values()), earned))
+        return joined(verdicts, 1 + _sum(self.weights, earned))
+
+
+def _shown(verifiers: Sequence[VerifierLike], weights: Sequence[float]) -> str:
+    pairs = zip(verifiers, weights, strict=True)
+    return f"{{{', '.join(f'{verifier_name(verifier)}: {weight}' for verifier, weight in pairs)}}}"
 
 
 def _sum(weights: Sequence[float], verdicts: Mapping[str, Verdict]) -> float:

@@ -37,7 +37,8 @@ class state_where(ReadyMade):
 
     condition: Condition | None = None
     _: KW_ONLY
-    may_change: Sequence[str] | Literal["anything"]
+    may_change: Sequence[str] | Literal["anything"] | None
+    """None: anything."""
 
     def __post_init__(self) -> None:
         given = self.may_change
@@ -45,8 +46,10 @@ class state_where(ReadyMade):
             raise ConfigError(
                 f"state_where: the condition is {self.condition!r}; give a function of the state and the task"
             )
-        if given != "anything":
-            if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+        if given == "anything":
+            self.may_change = None
+        else:
+            if given is None or isinstance(given, str) or not all(isinstance(name, str) for name in given):
                 form = "give names: ('orders.status',), or 'anything'"
                 raise ConfigError(f"state_where: may_change is {given!r}; {form}")
             self.may_change = tuple(given)
@@ -80,9 +83,13 @@ class state_where(ReadyMade):
             raise VerifierError(f"state_where: the condition returned {shortened(found)}; it must return True or False")
         return None if found else "the final state does not meet the condition"
 
+    def __repr__(self) -> str:
+        name = getattr(self.condition, "__name__", "expected['state_schema']")
+        return f"state_where({name}, may_change={('anything' if self.may_change is None else self.may_change)!r})"
+
     def _others(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
         """What changed that may not."""
-        if self.may_change == "anything":
+        if self.may_change is None:
             return []
         places = [f"{change['table']}.{change['column']}" for change in diff(before, after)]
         wrong = [place for place in places if not {place, place.partition(".")[0]} & set(self.may_change)]

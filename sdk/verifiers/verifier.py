@@ -8,7 +8,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import anyio
 import anyio.lowlevel
@@ -67,9 +67,15 @@ class GroupVerifier(Protocol):
 class ReadyMade:
     """The base of ready-made verifiers: dataclasses with the names of functions, as they are used like these.
 
-    Each is shown as the call that makes it: positional fields by their value, and those that are not at their default
-    by name and value. Example: `grounded(answer_match(), least=0.8)`
+    Each is shown as the call that makes it: fields that must be given by their value, others by name and value where
+    they are not at their default. Example: `grounded(answer_match(), least=0.8)`
     """
+
+    known_as: ClassVar[str]
+    """By this name of its class a run knows a verifier: `AnswerMatch` of `answer_match`."""
+
+    def __init_subclass__(cls) -> None:
+        cls.known_as = f"{cls.__module__}.{''.join(part.capitalize() for part in cls.__name__.split('_'))}"
 
     def __repr__(self) -> str:
         shown: list[str] = []
@@ -78,7 +84,8 @@ class ReadyMade:
             if field.name in _PARTS:
                 shown += map(verifier_name, value)
             elif value != field.default:
-                shown.append(f"{field.name}=" * (field.kw_only is True) + _argument(value))
+                is_named = field.kw_only is True or field.default is not dataclasses.MISSING
+                shown.append(f"{field.name}=" * is_named + _argument(value))
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -265,8 +272,6 @@ def verifier_identity(verifier: Any) -> dict[str, str]:
 def _argument(value: Any) -> str:
     if callable(value) or isinstance(value, Verifier):
         return verifier_name(value)
-    if isinstance(value, dict) and any(map(callable, map(_judge, value))):  # of verifiers and their weights
-        return f"{{{', '.join(f'{verifier_name(one)}: {weight:g}' for one, weight in value.items())}}}"
     return shortened(without_addresses(repr(value)), 160)
 
 

@@ -181,7 +181,10 @@ _ARGUMENTS = {"a": "x", "b": [1, 2]}
 _TOOL = Tool(name=_NAME, description="Probe.", input_schema={"type": "object", "properties": {}})
 _SEPARATORS = ((", ", ": "), (",", ":"))
 _MOST_LEVELS = 10_000
-"""Of a schema, counted as `_levels` does. The stack that compiles it holds about three times as many."""
+"""Of a schema, counted as `_size_of` does. The stack that compiles it holds about three times as many."""
+_MOST_ITEMS = 50_000
+"""Of all arrays of a grammar: llguidance writes a rule for each item that may be, takes seconds for so many, and ends
+the process where memory does."""
 
 
 @dataclass(frozen=True)
@@ -279,6 +282,8 @@ class ReplyGrammars:
             return self._tokenizer.compile("\n".join([*lines, *_calls_of(tools, schemas, form)]))
 
         schemas = [tool.input_schema for tool in tools]
+        if sum(_size_of(schema)[1] for schema in schemas) > _MOST_ITEMS:
+            schemas = [{} if _size_of(schema)[1] else schema for schema in schemas]
         with suppress(ValueError):
             return by(schemas)
         # Of what has no grammar, any object: its calls are held against the schema when they are complete. And schemas
@@ -358,24 +363,30 @@ def _calls_of(tools: Sequence[Tool], schemas: Sequence[Mapping[str, Any]], form:
 def _json_by(schema: Mapping[str, Any], separators: tuple[str, str]) -> str:
     """What llguidance makes a rule of. What it does not know of JSON Schema it leaves out: replies are held against the
     whole schema when they are complete."""
-    if (levels := _levels(schema)) > _MOST_LEVELS:
+    levels, items = _size_of(schema)
+    if levels > _MOST_LEVELS:
         raise ValueError(f"its references times its levels are {levels}, more than {_MOST_LEVELS}")
+    if items > _MOST_ITEMS:
+        raise ValueError(f"its minItems and maxItems add up to {items:g}, more than {_MOST_ITEMS}")
     item, key = separators
     options = {"whitespace_flexible": False, "item_separator": item, "key_separator": key, "lenient": True}
     return "%json " + json.dumps({**schema, "x-guidance": options})
 
 
-def _levels(schema: Any) -> int:
-    """The most levels of a schema below each other, where each reference may lead to a definition as deep as all."""
-    references, deepest, rest = set(), 0, [(schema, 1)]
+def _size_of(schema: Any) -> tuple[int, float]:
+    """The most levels of a schema below each other, where each reference may lead to a definition as deep as all; and
+    how many items its arrays may have together."""
+    references, deepest, items, rest = set(), 0, 0.0, [(schema, 1)]
     while rest:
         part, level = rest.pop()
         if isinstance(part, Mapping):
+            counts = (part.get("minItems"), part.get("maxItems"))
+            items += sum(count for count in counts if isinstance(count, int | float) and count > 0)
             references |= {part[key] for key in ("$ref", "$dynamicRef") if isinstance(part.get(key), str)}
         inner = part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ()
         deepest = max(deepest, level)
         rest += [(one, level + 1) for one in inner if isinstance(one, Mapping | list)]
-    return (1 + len(references)) * deepest
+    return (1 + len(references)) * deepest, items
 
 
 def _literal(spelt: bytes) -> str:

@@ -72,6 +72,8 @@ class Choice:
     tokens: int
     reasoning_tokens: int = 0
     """Of `tokens`, those up to the end of the reasoning."""
+    calls_first: bool = False
+    """Whether all of the content stands behind a call: what could not be read as one."""
     logprobs: WrittenJson | None = None
     """A list of each token's in OpenAI's form, where they are asked for."""
 
@@ -386,7 +388,8 @@ def _choice(
         reason = "length"
     elif calls:
         reason = "tool_calls"
-    return Choice(content, parsed.reasoning, calls, reason, len(completion.token_ids))
+    first = bool(calls) and not parsed.before_calls.strip()
+    return Choice(content, parsed.reasoning, calls, reason, len(completion.token_ids), calls_first=first)
 
 
 def _reasoning_tokens(parse: Callable[[Sequence[int]], ParsedReply], ids: Sequence[int], reasoning: str | None) -> int:

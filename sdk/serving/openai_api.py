@@ -301,10 +301,13 @@ class Endpoint:
 
 
 async def _body(request: Request) -> bytes:
-    """The body. Only JSON's own media type: a page in a browser cannot send that to another site unasked."""
+    """The body, as it is. Only JSON's own media type: a page in a browser cannot send that to another site unasked."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise ApiError(415, f"the content type is {media_type or 'missing'}; send application/json")
+    if (coding := request.headers.get("content-encoding", "identity").strip().lower()) != "identity":
+        problem = f"the content encoding is {shown(coding)}; send the body as it is"
+        raise ApiError(415, problem, headers={"accept-encoding": "identity"})
     if "content-length" in request.headers and "transfer-encoding" in request.headers:
         # A proxy that goes by the other one sees another end, and the next request elsewhere (RFC 9112, 6.1).
         problem = "content-length and transfer-encoding both tell where the body ends; send one of them"

@@ -329,6 +329,8 @@ class ResponseStream:
             raise stream_broken()
         if not go_on_from([said for said, *_ in self._calls], choice.tool_calls):
             raise stream_broken()
+        if choice.calls_first:
+            self.grow(index, complete["reasoning"], "", choice.tool_calls)
         self.grow(index, complete["reasoning"], complete["message"])
         if not choice.tool_calls:
             self._open("message")  # an answer without a word is one, too

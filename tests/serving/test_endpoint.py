@@ -735,6 +735,7 @@ def test_bodies_that_are_no_request_get_openais_form(client):
         (b'{"model": "desk", "messages": [{"role": "user", "content": "a\\ud800"}]}', json_type, 400, "surrogate"),
         (b'{"model": "desk", "messages": [{"role": ["user"], "content": "a"}]}', json_type, 400, "messages.0.role"),
         (b"{}", {"content-type": "text/plain"}, 415, "send application/json"),
+        (b"\x1f\x8b", json_type | {"content-encoding": "gzip"}, 415, "the content encoding is gzip; send the body as"),
         (b"[" * 100_000, json_type, 400, "not JSON"),
         (b" " * (17 * 2**20), json_type, 413, "shorter conversation"),
     ]:

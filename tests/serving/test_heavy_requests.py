@@ -11,6 +11,7 @@ import httpx
 import pytest
 from fake_policy import GRAMMARS, RENDERER, FakePolicy, running
 
+from mcp_bridge.records import Tool
 from sdk.policies.protocol import Alternatives
 from sdk.policies.scripted import ByteRenderer
 from sdk.records import ToolCall
@@ -336,6 +337,33 @@ def test_definitions_that_lead_from_one_to_the_next_do_not_end_the_process():
         reply = post(server, response_format=asked)
     assert reply.status_code == 400
     assert "its references times its levels are 20010, more than 10000" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("bounds", [{"maxItems": 10**12}, {"minItems": 1e9}, {"minItems": 1, "maxItems": 50_000}])
+def test_arrays_that_may_have_more_items_than_a_grammar_can_do_not_end_the_process(bounds):
+    array = {"type": "array", "items": {"type": "integer"}, **bounds}
+    schema = {"type": "object", "properties": {"a": array}}
+    asked = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    call = '<tool_call>{"name": "f", "arguments": {"a": [1]}}</tool_call>'
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    with running(FakePolicy(lambda prompt, seed: call), renderer=RENDERER) as server:
+        refused = post(server, response_format=asked)
+        called = post(server, tools=tools, tool_choice="required")
+    assert refused.status_code == 400
+    assert "its minItems and maxItems add up to " in refused.json()["error"]["message"]
+    assert called.json()["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_tools_whose_arrays_may_have_too_many_items_together_take_any():
+    schemas = [
+        {"type": "object", "properties": {"a": {"type": "array", "items": {"type": kind}, "maxItems": 30_000}}}
+        for kind in ("integer", "string")
+    ]
+    tools = [Tool(name=f"f{n}", description="", input_schema=schema) for n, schema in enumerate(schemas)]
+    derivation = GRAMMARS.calls(tools).begin()
+    for token in b'<tool_call>{"name": "f0", "arguments": {"a": "':
+        assert derivation.allowed()[token]
+        assert derivation.take(token) is None
 
 
 def test_a_strict_schema_whose_references_lead_too_far_is_given_up() -> None:

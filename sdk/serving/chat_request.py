@@ -327,13 +327,17 @@ def check_together(request: ChatRequest) -> None:
         raise bad_request("stop holds an empty string; leave it out", "stop")
 
 
+_BRANCH = re.compile("_[A-Z][A-Za-z]+")
+"""A class of ours."""
+
+
 def _as_api_error(error: ValidationError) -> ApiError:
     problem, *others = error.errors()
     branches = [one for one in others if problem["loc"][1:] and one["loc"][:1] == problem["loc"][:1]]
     # Of a union the branch that comes nearest to what was given: the deepest, and not "a string" for a list.
     problem = max([problem, *branches], key=lambda one: (len(one["loc"]), not one["type"].endswith("_type")))
     # A union reports each branch behind the parameter's own path; branches' names are not part of the request.
-    path = [part for part in problem["loc"] if isinstance(part, int) or part.isidentifier()]
+    path = [p for p in problem["loc"] if isinstance(p, int) or (p.isidentifier() and not _BRANCH.fullmatch(p))]
     param = ".".join(map(str, path)).removesuffix(".str")
     missing = problem["type"] == "missing"
     value = "" if missing else f" is {shown(json.dumps(problem['input'], default=str))}"

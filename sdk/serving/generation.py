@@ -7,6 +7,7 @@ import re
 import secrets
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -247,17 +248,22 @@ class Generator:
         """The tools, the prompt, the sampling, the schemas that the answer is held against, and what it may be."""
         messages, tools = request.read_messages(), request.read_tools()
         check_characters(messages, self._policy.context_tokens, request.called("messages"))
-        try:
-            prompt_ids = self._renderer.start(messages, tools)
-        except ModelError as error:
-            raise bad_request(
-                f"the model's chat template does not take these messages: {error}", request.called("messages")
-            ) from error
+        prompt_ids = self._prompt(request, messages, tools)
         sampling = self._sampling(request, len(prompt_ids))  # before schemas, which take longer, of what has no room
         schemas = ClientSchemas(
             request.strict_schemas(), request.strict_content_schema(), request.called("response_format")
         )
         return tools, prompt_ids, sampling, schemas, self._grammar(request, tools, prompt_ids)
+
+    def _prompt(self, request: ChatRequest, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
+        try:
+            return self._renderer.start(messages, tools)
+        except ModelError as error:
+            refused, param = "messages", request.called("messages")
+            with suppress(ModelError):
+                if tools and self._renderer.start(messages, []):
+                    refused = param = "tools"
+            raise bad_request(f"the model's chat template does not take these {refused}: {error}", param) from error
 
     def _sampling(self, request: ChatRequest, prompt_tokens: int) -> Sampling:
         """The sampling of a request that fits into the context."""

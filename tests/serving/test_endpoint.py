@@ -568,7 +568,7 @@ def test_a_policy_without_grammars_refuses_what_needs_one():
         ({"n": 17}, "n", "n is 17"),
         ({"seed": 1.5}, "seed", "seed is 1.5"),
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop", "stop is .*: list should have at most 4 items"),
-        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice", "input should be 'function'"),
+        ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice.type", 'tool_choice.type is "allowed_tools"'),
         ({"stop": ""}, "stop", "empty string"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "only with stream"),
         ({"messages": []}, "messages", "messages"),

@@ -119,6 +119,13 @@ def test_an_answer_has_the_form_that_was_asked_for_whole_and_streamed(client):
         assert stream.get_final_completion().choices[0].message.content == said.content
 
 
+def test_tools_that_its_template_does_not_take_are_named_and_not_the_messages(client):
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"description": 5}}}}
+    with pytest.raises(openai.BadRequestError, match="does not take these tools: the chat template of") as caught:
+        ask(client, tools=[{"type": "function", "function": function}])
+    assert caught.value.param == "tools"
+
+
 def test_a_conversation_longer_than_its_context_is_refused(client):
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, messages=[{"role": "user", "content": "order " * 9000}])

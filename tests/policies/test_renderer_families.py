@@ -60,6 +60,21 @@ def test_a_known_hub_name_gets_the_hand_written_renderer_and_a_folder_the_templa
         make_renderer(qwen3_tokenizer, family="gpt-9")
 
 
+@pytest.mark.parametrize("roles", [["system", "system", "user"], ["user", "system", "user"], []])
+def test_messages_that_a_hand_written_family_does_not_take_are_refused_as_those_of_a_template(
+    qwen3_tokenizer: Any, roles: list[Any]
+) -> None:
+    renderer = make_renderer(qwen3_tokenizer, family="nemotron-3.5")
+    with pytest.raises(ModelError, match=r"renderer 'nemotron-3.5' fails on roles \["):
+        renderer.start([Message(role=role, content="Hi") for role in roles], [])
+
+
+def test_a_tool_that_a_hand_written_family_cannot_show_is_refused(qwen3_tokenizer: Any) -> None:
+    odd = Tool(name="find", description="Look.", input_schema={"properties": [5]})
+    with pytest.raises(ModelError, match=r"renderer 'nemotron-3\.5' fails on roles"):
+        make_renderer(qwen3_tokenizer, family="nemotron-3.5").start(ASK, [odd])
+
+
 def test_a_family_that_does_not_fit_the_tokenizer_is_refused(smollm2_tokenizer: Any) -> None:
     with pytest.raises(ModelError, match="'qwen3' does not fit"):
         make_renderer(smollm2_tokenizer, family="qwen3")

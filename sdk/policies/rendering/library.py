@@ -104,13 +104,17 @@ class LibraryRenderer:
         ]
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation_prompt: bool) -> list[int]:
-        return list(
-            self._renderer.render_ids(
-                protected_messages(self._codec, messages),
-                tools=self._tools(tools),
-                add_generation_prompt=generation_prompt,
+        try:
+            return list(
+                self._renderer.render_ids(
+                    protected_messages(self._codec, messages),
+                    tools=self._tools(tools),
+                    add_generation_prompt=generation_prompt,
+                )
             )
-        )
+        except Exception as error:  # each family refuses in its own way what its model was not trained on
+            roles = [message.role for message in messages]
+            raise ModelError(f"renderer {self.family!r} fails on roles {roles}: {error}") from error
 
 
 class _ProtectingTokenizer:

@@ -157,8 +157,8 @@ def listen(host: str, port: int, key: str | None, *, key_name: str = "key") -> s
         raise SourceError(f"host is {host!r}, which is no address of this machine: {error}") from error
     if key is None and not ipaddress.ip_address(address[0]).is_loopback:
         raise SourceError(
-            f"host is {host!r}, which other machines can reach, and there is no key; give `{key_name}`, or "
-            "host='127.0.0.1' for this machine only"
+            f"`host` is {host!r}, which other machines can reach, and there is no key; give `{key_name}`, or "
+            "`host='127.0.0.1'` for this machine only"
         )
     listener = socket.socket(family, kind, protocol)
     try:
@@ -170,7 +170,7 @@ def listen(host: str, port: int, key: str | None, *, key_name: str = "key") -> s
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise SourceError(
-                f"port {port} of {host} is in use by another program; stop it, choose another port, or port=0 for any"
+                f"port {port} of {host} is in use by another program; stop it, choose another port, or `port=0` for any"
             ) from error
         raise SourceError(f"cannot listen on port {port} of {host}: {error.strerror}") from error
     return listener

@@ -31,34 +31,55 @@ class Watchdog:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._lock = threading.Lock()
+        self._groups: dict[int, str] = {}
+        """What is watched, with its mark: told again where the watching process was killed."""
 
     def watch(self, group: int, mark: str = "") -> None:
         """End `group` when this process dies, and what has left it with the mark."""
-        self._say(f"+{group} {mark}\n")
+        with self._lock:
+            self._leave_parents()
+            self._groups[group] = mark
+            self._say(f"+{group} {mark}\n")
 
     def forget(self, group: int) -> None:
         """`group` has ended."""
-        self._say(f"-{group}\n")
+        with self._lock:
+            self._leave_parents()
+            if self._groups.pop(group, None) is not None:
+                self._say(f"-{group}\n")
 
     def _say(self, line: str) -> None:
-        with self._lock:
-            # A fork has a parent of its own to survive.
-            if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
-                self._start()
-            if self._process is None or self._process.stdin is None:
-                return
-            try:
-                self._process.stdin.write(line.encode())
-            except OSError as error:
-                logger.warning("the process that watches over servers' processes is gone (%s)", error)
+        if self._process is None or not self._wrote(line):
+            self._start()
+            if self._process is not None and not self._wrote(
+                "".join(f"+{one} {m}\n" for one, m in self._groups.items())
+            ):
+                logger.warning("the process that watches over servers' processes ends at its start")
 
-    def _start(self) -> None:
-        if self._process is not None and self._owner != os.getpid():
+    def _wrote(self, lines: str) -> bool:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(lines.encode())
+        except OSError:  # it was killed
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+            return False
+        return True
+
+    def _leave_parents(self) -> None:
+        """A fork has a parent of its own to survive, and only its own groups to end."""
+        if self._owner in (0, os.getpid()):
+            return
+        if self._process is not None:
             # The pipe of the process that we were forked from.
             with contextlib.suppress(OSError):
                 assert self._process.stdin is not None
                 self._process.stdin.close()
             self._process.returncode = 0
+        self._process, self._owner, self._groups = None, 0, {}
+
+    def _start(self) -> None:
         if not sys.executable:
             logger.warning("sys.executable is empty: servers may outlive a killed process")
             self._process = None

@@ -371,7 +371,7 @@ def _csv(path: Path, beside: Sequence[str]) -> Iterator[tuple[Any, str]]:
     reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
     above = 1 if named else 0
     try:
-        header = next(reader, [])
+        header = [name.strip() for name in next(reader, [])]
         if "prompt" not in header or len(set(header)) != len(header):
             raise ConfigError(
                 f"{path}, line {1 + above}: the columns are {header}; they must be different and one must be 'prompt'; "

@@ -117,7 +117,7 @@ async def test_a_call_that_is_cancelled_is_recorded_without_words_of_python(tmp_
 
 async def test_a_port_that_is_taken_is_told_before_there_is_a_cassette(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(SourceError, match="cannot be used"):
+        with pytest.raises(SourceError, match="is in use by another program"):
             await serve_recorder([sys.executable, BREAKING], tmp_path / "c.jsonl", port=taken.getsockname()[1])
     assert not (tmp_path / "c.jsonl").exists()
 

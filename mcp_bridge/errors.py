@@ -198,5 +198,5 @@ def kind_of(value: object) -> str:
 def positive(name: str, value: float) -> float:
     """`value` where it is a finite number above zero; `SourceError` otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise SourceError(f"{name} is {value!r}; it must be a number above 0")
+        raise SourceError(f"`{name}` is {value!r}; it must be a number above 0")
     return value

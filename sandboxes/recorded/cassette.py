@@ -231,9 +231,13 @@ def _parsed(line: str, number: int, where: Path) -> Header | SessionLine | CallL
     kinds = {"header": Header, "session": SessionLine, "call": CallLine}
     try:
         found = json.loads(line)
-        kind = kinds[found["kind"]]
-        return kind.model_validate(found)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        if not isinstance(found, dict) or found.get("kind") not in kinds:
+            raise SourceError(
+                f"line {number} of {str(where)!r} is no line of a cassette ({', '.join(kinds)}); give a file that "
+                "`toolbake record` wrote"
+            )
+        return kinds[found["kind"]].model_validate(found)
+    except (ValueError, TypeError, RecursionError) as error:
         # pydantic repeats the values, which may be long.
         told = error.errors(include_input=False)[0] if isinstance(error, ValidationError) else None
         why = f"{'.'.join(map(str, told['loc']))}: {told['msg']}" if told else f"{type(error).__name__}: {error}"

@@ -69,7 +69,7 @@ def as_options(text: str, options: Collection[str] | None = None) -> str:
 
     def option(found: re.Match[str]) -> str:
         name = "--" + found[1].replace("_", "-")
-        for typed in (name, f"{name}-env", name.removesuffix("s")):
+        for typed in (name, f"{name}-env", name.removesuffix("s"), name.removesuffix("-s")):
             if typed in known:
                 return " ".join([typed, *([found[2].strip("'")] if found[2] else [])])
         return found[0]

@@ -113,7 +113,7 @@ def make_plan(
     else:
         named = _named(model, models)
     if baseline is not None and baseline not in {*named, *outside}:
-        raise ConfigError(f"baseline is {baseline!r}, which is not evaluated; the names are {', '.join(named)}")
+        raise ConfigError(f"`baseline` is {baseline!r}, which is not evaluated; the names are {', '.join(named)}")
     lengths = {policy: asked or [default_tool_prompt(source)] for policy, source in named.items()}
     if models is None and len(lengths[_label(model)]) == 1:
         if baseline is not None and not outside:
@@ -145,7 +145,7 @@ def tasks_of_split(tasks: Sequence[Task], split: str | None) -> list[Task]:
     if not chosen:
         known = sorted({task.tags["split"] for task in tasks if "split" in task.tags})
         raise ConfigError(
-            f"split is {split!r}, but none of {len(tasks)} tasks has tags['split'] == {split!r}; the tasks have "
+            f"`split` is {split!r}, but none of {len(tasks)} tasks has tags['split'] == {split!r}; the tasks have "
             f"{', '.join(known) or 'no such tag'}"
         )
     return chosen

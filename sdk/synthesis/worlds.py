@@ -32,7 +32,7 @@ from .words import likeness, noun_of, verb_and_object, words
 SEEDS = 24
 """How many worlds are walked where nobody names any: the seeds 1 to this."""
 _FIX = (
-    "give a sandbox or a twin in its place: sandboxes.objects.ObjectTwin for Python objects and modules, "
+    "give a sandbox or a twin in their place: sandboxes.objects.ObjectTwin for Python objects and modules, "
     "sandboxes.api.ApiTwin for an OpenAPI document, or an MCP server that keeps a world for each rollout "
     '(docs/servers.md) or whose entry in the mcp.json has "toolbake": {"world": {"folder": ..., "state": ...}} '
     "(docs/tools.md)"
@@ -172,7 +172,7 @@ async def open_worlds(source: Toolset, setups: Sequence[Setup] | None, progress:
     live = [tool.name for tool in source.tools if tool.name not in simulated]
     if live:
         raise ConfigError(
-            f"tasks are made by trying tools, and {and_more(live, 8)} are not simulated: calls would be real; {_FIX}"
+            f"{and_more(live, 8)} {'is' if len(live) == 1 else 'are'} not simulated: calls would be real; {_FIX}"
         )
     if not source.has_state:
         fix = MISSING_STATE if any(one.kind == "control" for one in source.worlds) else _FIX

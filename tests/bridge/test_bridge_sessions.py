@@ -81,7 +81,7 @@ async def test_a_cancelled_call_leaves_the_session_usable(notebooks: Toolset) ->
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), True])
 async def test_a_time_limit_that_is_no_positive_number_is_refused(notes: list[str], value: float) -> None:
-    with pytest.raises(SourceError, match=r"call_timeout_s is .* must be a number above 0"):
+    with pytest.raises(SourceError, match=r"`call_timeout_s` is .* must be a number above 0"):
         async with mcp_bridge.connect(notes, call_timeout_s=value):
             pass
 

@@ -44,6 +44,7 @@ def test_a_missing_mcp_json_is_named_with_what_could_be_given(desk, command):
         (["rollout", "desk.py:tools", "Hi you", "--limit", "max_turns=0"], "limit max_turns is 0"),
         (["rollout", "desk.py:tools", "Hi you", "--api-key-env", "KEY"], "--api-key-env does nothing without"),
         (["rollout", "desk.py:tools", "Hi you", "--model", "./none"], "there is no model folder './none'"),
+        (["tools", "desk.py:tools", "--connect-timeout", "0"], "--connect-timeout is 0.0; it must be a number above 0"),
         (["serve", "./none", "--port", "0"], "there is no model folder './none'"),
         (["serve", "--log-format", "xml"], "--log-format is 'xml'; give one of text, json"),
         (["serve", "--tool-prompt", "short"], "tool_prompt is 'short'; give one of full, names, none"),

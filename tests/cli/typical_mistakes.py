@@ -214,7 +214,7 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "tasks made by real calls": Mistake(
         *("synthesize desk.py:tools --to made.jsonl", "are not simulated", "get_order, cancel_order"),
-        "give a sandbox or a twin in its place: sandboxes.objects.ObjectTwin",
+        "give a sandbox or a twin in their place: sandboxes.objects.ObjectTwin",
     ),
     # ---- verifiers
     "a mistyped verifier": Mistake(

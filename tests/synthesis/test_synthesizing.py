@@ -228,7 +228,7 @@ def lookup(word: str) -> str:
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        ([lookup], {}, "lookup are not simulated: calls would be real; give a sandbox or a twin"),
+        ([lookup], {}, "lookup is not simulated: calls would be real; give a sandbox or a twin"),
         (Careless(), {}, "differ in .*orders.*: they cannot be reset"),
         (Helpdesk(), {"setups": [{"sed": 1}]}, "unknown setup 'sed'.*Give `setups` that fit"),
         (Helpdesk(), {"setups": []}, "setups is empty"),

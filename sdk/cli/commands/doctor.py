@@ -590,7 +590,7 @@ async def _replayed(
             source, tasks, verifier=verifier, connect_timeout_s=connect_timeout_s, progress=progress
         )
     except ConfigError as error:
-        return [Advice("tasks", "advice", f"their gold solutions were not replayed: {_first(error)}")]
+        return [Advice("tasks", "advice", f"their gold solutions were not replayed: {str(error).partition(';')[0]}")]
     except BridgeError as error:
         fix = f"correct the tools: {_first(error)}"
         return [Advice("tasks", "problem", f"their gold solutions could not be replayed: {error}", fix, 8)]

@@ -195,6 +195,20 @@ def kind_of(value: object) -> str:
     return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
 
+def is_cancelled() -> bool:
+    """Whether this task was cancelled, and not only what it waits for, which raises the same error. Passed on, that one
+    would end all tasks beside it in silence."""
+    import asyncio
+
+    import anyio
+
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # in trio there is no such error
+        return True
+    return task is None or task.cancelling() > 0 or anyio.current_effective_deadline() == -math.inf
+
+
 def positive(name: str, value: float) -> float:
     """`value` where it is a finite number above zero; `SourceError` otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:

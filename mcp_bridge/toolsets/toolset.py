@@ -6,11 +6,9 @@ schema, the time limit, the cap on the text.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -22,7 +20,16 @@ import anyio.abc
 import anyio.to_thread
 
 from ..control_tools import DEFAULT_WORLD
-from ..errors import CallTimeout, SourceError, ToolFailure, as_itself, positive, raise_as_itself, ungrouped
+from ..errors import (
+    CallTimeout,
+    SourceError,
+    ToolFailure,
+    as_itself,
+    is_cancelled,
+    positive,
+    raise_as_itself,
+    ungrouped,
+)
 from ..guard import Named, Turns, choose, dangerous, refuse_in_training, require_known, told_apart
 from ..ledger import Entry, Ledger, LedgerLine, call_once
 from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind, capped, error_result
@@ -491,7 +498,7 @@ class CheckedWorld:
         except BaseExceptionGroup as group:
             raise_as_itself(group)
         except anyio.get_cancelled_exc_class() as error:
-            if _is_cancelled():
+            if is_cancelled():
                 raise
             # Passed on, it would end all rollouts of the run in silence.
             told = f"{entry.tool!r} failed in world {self._world_id!r}: something that it waited for was cancelled"
@@ -546,15 +553,6 @@ class CheckedWorld:
     def _require_open(self) -> None:
         if self.closed:
             raise ToolFailure(f"world {self._world_id!r} is closed; open another with `open_world`")
-
-
-def _is_cancelled() -> bool:
-    """Whether this task was cancelled, and not only what it waits for, which raises the same error."""
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:  # in trio there is no such error
-        return True
-    return task is None or task.cancelling() > 0 or anyio.current_effective_deadline() == -math.inf
 
 
 class ToolsetCopy:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 import anyio
 
-from mcp_bridge.errors import BridgeError, ToolFailure
+from mcp_bridge.errors import BridgeError, ToolFailure, is_cancelled
 from mcp_bridge.ledger import Ledger, Listener
 from mcp_bridge.records import ToolResult
 from mcp_bridge.toolsets.validation import unknown_tool
@@ -113,6 +113,11 @@ async def run_episode(
         rollout.failure = Failure(boundary="user", kind=error.kind, message=str(error))
     except PolicyFailure as error:
         rollout.failure = Failure(boundary="policy", kind=type(error).__name__, message=str(error))
+    except anyio.get_cancelled_exc_class():
+        if is_cancelled():
+            raise
+        told = f"something that the {host.boundary} waited for was cancelled"
+        rollout.failure = Failure(boundary=host.boundary, kind="cancelled", message=told)
     if rollout.failure is not None:
         rollout.stop_reason = "time_limit" if rollout.failure.kind == "time_limit" else "failed"
     rollout.duration_s = anyio.current_time() - started

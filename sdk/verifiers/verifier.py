@@ -15,7 +15,7 @@ import anyio.lowlevel
 from pydantic import ValidationError
 
 from mcp_bridge.daemon_threads import call_in_daemon_thread
-from mcp_bridge.errors import users_frame
+from mcp_bridge.errors import is_cancelled, users_frame
 from mcp_bridge.safe_text import shortened, shown_parameters
 
 from ..errors import ConfigError, VerifierError
@@ -214,6 +214,10 @@ async def returned(name: str, judge: Callable[[], Awaitable[Any]], timeout_s: fl
             raise VerifierError(f"{name}: {error}") from error
         except Exception as error:
             raise VerifierError(f"the verifier {name} raised {described(error)}") from error
+        except anyio.get_cancelled_exc_class() as error:
+            if is_cancelled():
+                raise
+            raise VerifierError(f"the verifier {name} waited for something that was cancelled, {about}") from error
     if scope.cancelled_caught:
         raise VerifierError(
             f"the verifier {name} gave no verdict within {timeout_s} s on {about}; "

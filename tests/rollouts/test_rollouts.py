@@ -1,5 +1,6 @@
 """Rollouts with scripted policies in real sandboxes and functions: budgets, failures, isolation, scoring."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,28 @@ async def test_a_conversation_ends_with_its_answer_and_keeps_every_call() -> Non
     assert [(r.call.name, r.result.text) for r in rollout.calls] == [("add", "5")]
     assert [m.role for m in rollout.messages] == ["user", "assistant", "tool", "assistant"]
     assert rollout.scored
+
+
+async def waits_for_something_cancelled(_: Any) -> Any:
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    return await future
+
+
+async def test_a_verifier_that_waits_for_something_cancelled_leaves_its_rollout_unscored_and_loses_none() -> None:
+    rollout = await play(["It is 5."], verifier=waits_for_something_cancelled)
+    assert rollout.failure is not None
+    assert rollout.failure.boundary == "verifier"
+    assert "waits_for_something_cancelled waited for something that was cancelled" in rollout.failure.message
+
+
+async def test_a_policy_that_waits_for_something_cancelled_fails_its_rollout_and_loses_none() -> None:
+    def cut_off(*_: Any) -> Message:
+        raise asyncio.CancelledError
+
+    rollout = await play(cut_off)
+    assert rollout.failure is not None
+    assert (rollout.failure.boundary, rollout.failure.kind) == ("policy", "cancelled")
 
 
 async def test_a_rollout_keeps_what_the_policy_read_and_no_images() -> None:

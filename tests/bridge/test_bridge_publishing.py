@@ -438,7 +438,7 @@ async def test_a_key_is_asked_of_every_request_and_shown_nowhere(tools_file: Pat
         ({"port": 1, "key": " "}, "the key is empty"),
         ({"key": KEY}, "give a port as well"),
         ({"max_worlds": 0}, "max_worlds is 0"),
-        ({"idle_s": -1}, "idle_s is -1"),
+        ({"idle_s": -1}, "`idle_s` is -1"),
     ],
 )
 async def test_what_cannot_be_served_is_refused_before_anybody_connects(options: dict[str, Any], told: str) -> None:

@@ -209,7 +209,7 @@ _HEAD_CHUNK = 512
 """Predicting nodes per chunk: the [chunk, V] logits are the only large tensor, and are never all there at once."""
 _HEAD_CHUNK_ON_CPU = 128
 """The backward pass of a chunk has six times its logits at once. On a CPU, whose memory is short, four times as many
-chunks take 1 % longer and 0.55 GB less of the quickstart's 3.2 GB; on a GPU each would add to the head's gradient."""
+chunks take 1 % longer and 0.5 GB less of the quickstart's 3.2 GB; on a GPU each would add to the head's gradient."""
 
 
 @dataclass

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
-from .records import Tool, ToolResult, WorldKind
+from .records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind
 
 Setup = Mapping[str, Any]
 """How a world begins, for example `{"seed": 7, "scenario": "late_parcel"}`. Empty: as the backend starts."""
@@ -78,40 +78,48 @@ def not_simulated(source: WorldSource) -> list[Tool]:
 
 
 class SaidBySource:
-    """What a source is able to do, for whoever stands before it: sources of others need not tell.
+    """What a source says of itself, for whoever stands before it, and what holds where it does not say it.
 
-    Their worlds are asked for a state and given a setup all the same; that they can be forked they must say.
+    Worlds of a source that says nothing are asked for a state and given a setup all the same.
     """
 
     source: WorldSource
+    has_state: bool
+    """Whether its worlds can tell their state."""
+    can_setup: bool
+    """Whether its worlds can begin with a setup."""
+    can_fork: bool
+    """Whether its worlds can be forked."""
+    simulated: bool
+    """Whether calls change nothing outside their world."""
+    simulated_tools: Sequence[Tool]
+    live_destructive: Sequence[Tool] | None
+    """None where it is for the options of the source to say."""
+    left_out: Sequence[LeftOut]
+    lenient_arguments: bool
+    """Whether something real checks the arguments, or did, which often takes more than its schemas say."""
+    world_kind: WorldKind | None
+    """What each rollout gets."""
+    info: ServerInfo | None
+    revision: int
+    """Another one where what it offers has changed."""
 
-    @property
-    def has_state(self) -> bool:
-        """Whether its worlds can tell their state."""
-        return bool(getattr(self.source, "has_state", True))
-
-    @property
-    def can_setup(self) -> bool:
-        """Whether its worlds can begin with a setup."""
-        return bool(getattr(self.source, "can_setup", True))
-
-    @property
-    def can_fork(self) -> bool:
-        """Whether its worlds can be forked."""
-        return bool(getattr(self.source, "can_fork", False))
-
-    @property
-    def lenient_arguments(self) -> bool:
-        """Whether something real checks the arguments, or did, which often takes more than its schemas say."""
-        return bool(getattr(self.source, "lenient_arguments", False))
-
-    @property
-    def world_kind(self) -> WorldKind | None:
-        """What each rollout gets, where the source says it."""
-        return getattr(self.source, "world_kind", None)
+    def __getattr__(self, name: str) -> Any:
+        if name not in _UNSAID:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.source, name, _UNSAID[name])
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """Values that must not be written down: its own, and those that the user gave for it."""
         spec = getattr(self.source, "spec", None)
         return (*getattr(self.source, "secrets", ()), *getattr(spec, "secrets", ()))
+
+
+_UNSAID = {
+    **dict.fromkeys(("has_state", "can_setup"), True),
+    **dict.fromkeys(("can_fork", "simulated", "lenient_arguments"), False),
+    **dict.fromkeys(("simulated_tools", "left_out"), ()),
+    **dict.fromkeys(("live_destructive", "world_kind", "info"), None),
+    "revision": 0,
+}

@@ -14,16 +14,6 @@ from mcp_bridge.errors import SourceError
 from mcp_bridge.records import Tool, ToolResult
 from mcp_bridge.world import ForkableWorld, SaidBySource, World, WorldCopy, WorldSource
 
-_SAID: dict[str, Any] = {
-    "left_out": (),
-    "simulated": False,
-    "simulated_tools": (),
-    "live_destructive": None,
-    "info": None,
-    "revision": 0,
-}
-"""What sources say of themselves beside `SaidBySource`, and what holds of those that do not say it."""
-
 
 class WrappedSource(SaidBySource):
     """Base of sources that record, spoil or slow down another: says of itself what that one says."""
@@ -38,11 +28,6 @@ class WrappedSource(SaidBySource):
     @property
     def name(self) -> str:
         return str(getattr(self.source, "name", "") or type(self.source).__name__)
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _SAID:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.source, name, _SAID[name])
 
 
 class WrappedWorld(ABC):

@@ -69,11 +69,6 @@ class Part(SaidBySource):
         return Turns.of(self.options)
 
     @property
-    def is_simulated(self) -> bool:
-        """Whether calls change nothing outside their world. Only sources that say so (`simulated`) count."""
-        return bool(getattr(self.source, "simulated", False))
-
-    @property
     def is_lenient(self) -> bool:
         """Whether arguments are passed on that the schemas do not allow and the source is likely to take."""
         asked = self.options.arguments
@@ -91,13 +86,13 @@ class Offer:
     @property
     def simulated(self) -> list[Tool]:
         """The tools whose calls change nothing outside their world."""
-        return self.tools if self.part.is_simulated else self._named(getattr(self.part.source, "simulated_tools", ()))
+        return self.tools if self.part.simulated else self._named(self.part.simulated_tools)
 
     @property
     def live_destructive(self) -> list[Tool]:
-        if self.part.is_simulated:
+        if self.part.simulated:
             return []
-        told = getattr(self.part.source, "live_destructive", None)
+        told = self.part.live_destructive
         # Connected tools behind it know the options of their servers.
         return dangerous(self.tools, self.part.options) if told is None else self._named(told)
 
@@ -122,17 +117,12 @@ class Look:
 
 async def look_at(parts: Sequence[Part]) -> Look:
     """Take over what the sources offer now. Raises `SourceError` where there is no tool, or two have one name."""
-    revisions = revisions_of(parts)
+    revisions = [part.revision for part in parts]
     # The sources are asked here, for they may not be made for several threads. Their tools are checked in a thread: a
     # thousand with large schemas take seconds, and other tasks go on meanwhile.
     chosen = [choose(part.source.tools, part.options, part.label) for part in parts]
     offers, checker = await anyio.to_thread.run_sync(_checked, parts, chosen, abandon_on_cancel=True)
     return Look(revisions, offers, checker)
-
-
-def revisions_of(parts: Sequence[Part]) -> list[int]:
-    """Of what each source offers; another one where that has changed."""
-    return [getattr(part.source, "revision", 0) for part in parts]
 
 
 def _checked(
@@ -149,7 +139,7 @@ def _checked(
         [Named(part.label, part.options.namespace, usable) for part, (usable, _) in zip(parts, split, strict=True)]
     )
     offers = [
-        Offer(part, tools, [*getattr(part.source, "left_out", ()), *left_out, *unusable])
+        Offer(part, tools, [*part.left_out, *left_out, *unusable])
         for part, tools, (_, left_out), (_, unusable) in zip(parts, named, chosen, split, strict=True)
     ]
     if not any(offer.tools for offer in offers):
@@ -217,8 +207,7 @@ class Toolset:
     @property
     def servers(self) -> list[ServerInfo]:
         """The MCP servers among the sources."""
-        infos = [getattr(part.source, "info", None) for part in self._parts]
-        return [info for info in infos if isinstance(info, ServerInfo)]
+        return [part.info for part in self._parts if isinstance(part.info, ServerInfo)]
 
     @property
     def worlds(self) -> list[WorldKind]:
@@ -262,7 +251,7 @@ class Toolset:
         return [
             tool
             for offer in self._offers
-            if not offer.part.is_simulated and not _is_own(offer.part.world_kind)
+            if not offer.part.simulated and not _is_own(offer.part.world_kind)
             for tool in offer.tools
             if tool not in offer.simulated
             and not tool.annotations.read_only
@@ -318,7 +307,7 @@ class Toolset:
         opened = [(part, part.source.open_world(world_id, setups.get(part.label) or None)) for part in self._parts]
 
         async def make(inner: Sequence[tuple[Part, World]]) -> CheckedWorld:
-            if self._revisions != revisions_of(self._parts):
+            if self._revisions != [part.revision for part in self._parts]:
                 await self._look_again()
             return CheckedWorld(world_id, self._shown(inner), inner, self._offers, self._limits, self._checker)
 
@@ -328,7 +317,7 @@ class Toolset:
     async def _look_again(self) -> None:
         async with self._looking:
             try:
-                if self._revisions != revisions_of(self._parts):
+                if self._revisions != [part.revision for part in self._parts]:
                     self._take(await look_at(self._parts))
             except SourceError as error:
                 raise ToolFailure(f"the tools have changed and cannot be used: {error}", delivery="not_sent") from error
@@ -394,7 +383,7 @@ class Toolset:
 def _world_kind(offer: Offer, *, apart: bool) -> WorldKind:
     part = offer.part
     said = part.world_kind or WorldKind(
-        source=part.label, kind="copy" if part.is_simulated else "unknown", is_fresh=True if part.is_simulated else None
+        source=part.label, kind="copy" if part.simulated else "unknown", is_fresh=True if part.simulated else None
     )
     simulated = {tool.name for tool in offer.simulated}
     names = [tool.name for tool in offer.tools]

@@ -6,8 +6,9 @@ that a call can change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from .records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind
@@ -44,6 +45,36 @@ class WorldCopy(Protocol):
 
     async def aclose(self) -> None:
         """Let go of what is held. Worlds opened from it stay. Bounded; never raises for a server that is gone."""
+
+
+@dataclass(frozen=True)
+class HeldCopy:
+    """A `WorldCopy` by its two functions."""
+
+    open: Callable[[str], AbstractAsyncContextManager[World]]
+    aclose: Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True)
+class SharedWorld:
+    """A world of a source that keeps nothing apart, and cannot tell what it keeps. `answer`: what a call returns."""
+
+    tools: Sequence[Tool]
+    answer: Callable[[str, Mapping[str, Any], float | None], Coroutine[Any, Any, ToolResult]]
+
+    def call(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        call_id: str | None = None,  # noqa: ARG002 - whoever passes it on has it from `ledger.current_call`
+        timeout_s: float | None = None,
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """See `World.call`."""
+        return self.answer(name, arguments, timeout_s)
+
+    async def state(self) -> None:
+        """See `World.state`."""
 
 
 @runtime_checkable

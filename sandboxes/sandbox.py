@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ import anyio.lowlevel
 from mcp_bridge.errors import SourceError, ToolFailure, kind_of
 from mcp_bridge.records import ErrorKind, Tool, ToolResult, compact_json, error_result
 from mcp_bridge.safe_text import and_more
-from mcp_bridge.world import Setup, World
+from mcp_bridge.world import HeldCopy, Setup, World
 
 from .changes import Change, State, diff
 
@@ -276,21 +276,8 @@ class SandboxWorld:
         """The whole state as JSON."""
         return dict(self.sandbox.state())
 
-    async def fork(self) -> SandboxCopy:
-        """See `ForkableWorld.fork`."""
-        return SandboxCopy(self.sandbox.fork())
-
-
-class SandboxCopy:
-    """A sandbox's own fork: microseconds, whatever the sandbox holds."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
-
-    def open(self, world_id: str) -> AbstractAsyncContextManager[World]:
-        """See `WorldCopy.open`."""
-        return self._sandbox.open_world(world_id)
-
-    async def aclose(self) -> None:
-        """See `WorldCopy.aclose`."""
-        self._sandbox.close()
+    async def fork(self) -> HeldCopy:
+        """See `ForkableWorld.fork`. Microseconds, whatever the sandbox holds."""
+        sandbox, held = self.sandbox.fork(), AsyncExitStack()
+        held.callback(sandbox.close)
+        return HeldCopy(sandbox.open_world, held.aclose)

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from threading import Lock
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 from mcp_bridge.errors import SourceError
 from mcp_bridge.records import Tool, ToolResult
-from mcp_bridge.world import ForkableWorld, SaidBySource, World, WorldCopy, WorldSource
+from mcp_bridge.world import ForkableWorld, HeldCopy, SaidBySource, World, WorldSource
 
 
 class WrappedSource(SaidBySource):
@@ -51,11 +51,21 @@ class WrappedWorld(ABC):
         """See `World.state`."""
         return await self.world.state()
 
-    async def fork(self) -> WrappedCopy[Self]:
+    async def fork(self) -> HeldCopy:
         """See `ForkableWorld.fork`. Raises `SourceError` where the worlds behind this one cannot be forked."""
         if not isinstance(self.world, ForkableWorld):
             raise SourceError(f"a world of {type(self.world).__name__} cannot be forked; sandboxes can")
-        return WrappedCopy(await self.world.fork(), self.copied())
+        behind, kept = await self.world.fork(), self.copied()
+
+        @asynccontextmanager
+        async def open_fork(world_id: str) -> AsyncIterator[WrappedWorld]:
+            async with behind.open(world_id) as world:
+                fork = kept.copied()
+                fork.world, fork.world_id = world, world_id
+                fork.begin_fork()
+                yield fork
+
+        return HeldCopy(open_fork, behind.aclose)
 
     def copied(self) -> Self:
         """The same as this one. A subclass copies here what its calls change."""
@@ -63,30 +73,6 @@ class WrappedWorld(ABC):
 
     def begin_fork(self) -> None:  # noqa: B027 - most have nothing to do
         """Called in a fork before it is used."""
-
-
-W = TypeVar("W", bound=WrappedWorld)
-
-
-class WrappedCopy(Generic[W]):
-    """A wrapped world as it was at one moment; satisfies `WorldCopy`."""
-
-    def __init__(self, behind: WorldCopy, kept: W) -> None:
-        self._behind = behind
-        self._kept = kept
-
-    @asynccontextmanager
-    async def open(self, world_id: str) -> AsyncIterator[W]:
-        """See `WorldCopy.open`."""
-        async with self._behind.open(world_id) as world:
-            fork = self._kept.copied()
-            fork.world, fork.world_id = world, world_id
-            fork.begin_fork()
-            yield fork
-
-    async def aclose(self) -> None:
-        """See `WorldCopy.aclose`."""
-        await self._behind.aclose()
 
 
 class Tally:

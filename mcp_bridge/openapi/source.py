@@ -22,7 +22,7 @@ from ..ledger import current_call
 from ..records import Tool, ToolResult, WorldKind, error_result
 from ..safe_text import and_more
 from ..sources.specs import OpenApiSpec, more_time
-from ..world import Setup
+from ..world import Setup, SharedWorld
 from .credentials import Credentials, Fixed, Tokens
 from .document import Document, Operation, read_document
 from .references import origin
@@ -94,14 +94,21 @@ class OpenApiSource:
         return [one.tool for one in self._tools.values()]
 
     @contextlib.asynccontextmanager
-    async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[_ApiWorld]:
+    async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[SharedWorld]:
         """A world with cookies of its own. Raises `SourceError` for a setup, which a live API cannot do."""
         if setup:
             raise SourceError(
                 f"{self._spec.label} cannot set up world {world_id!r} with {sorted(setup)}: it is a live API. Leave "
                 "`setup` empty, or use a sandbox"
             )
-        yield _ApiWorld(self._tools, self._caller)
+        cookies = httpx.Cookies()
+
+        async def answer(name: str, arguments: Mapping[str, Any], timeout_s: float | None) -> ToolResult:
+            if name not in self._tools:
+                return error_result(f"There is no tool {name!r}.", "unknown_tool")
+            return await self._caller.call(self._tools[name], arguments, cookies, timeout_s)
+
+        yield SharedWorld(self.tools, answer)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -122,32 +129,6 @@ class OpenApiSource:
                 and_more([one.tool.name for one in missing], 5),
                 self._credentials.missing(missing[0].operation),
             )
-
-
-class _ApiWorld:
-    def __init__(self, tools: Mapping[str, OperationTool], caller: _Caller) -> None:
-        self._tools = tools
-        self._caller = caller
-        self._cookies = httpx.Cookies()
-
-    @property
-    def tools(self) -> list[Tool]:
-        return [one.tool for one in self._tools.values()]
-
-    async def call(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        *,
-        call_id: str | None = None,  # noqa: ARG002 - the call's key is in its identity
-        timeout_s: float | None = None,
-    ) -> ToolResult:
-        if name not in self._tools:
-            return error_result(f"There is no tool {name!r}.", "unknown_tool")
-        return await self._caller.call(self._tools[name], arguments, self._cookies, timeout_s)
-
-    async def state(self) -> dict[str, Any] | None:
-        return None
 
 
 async def open_api(spec: OpenApiSpec, *, connect_timeout_s: float) -> OpenApiSource:

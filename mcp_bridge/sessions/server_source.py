@@ -11,7 +11,7 @@ import math
 import operator
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -36,7 +36,7 @@ from ..ledger import current_call_meta
 from ..publishing.translation import tool_from_mcp
 from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind
 from ..sources.specs import WARM_PROCESSES, HttpSpec, ServerObjectSpec, ServerSpec, StdioSpec
-from ..world import Setup
+from ..world import HeldCopy, Setup
 from .handlers import Handlers
 from .messages import UNUSABLE_META
 from .pool import SessionPool, SharedSession
@@ -441,13 +441,14 @@ class ServerWorld:
                 delivery="answered",
             )
 
-    async def fork(self) -> ServerCopy:
+    async def fork(self) -> HeldCopy:
         """See `ForkableWorld.fork`; a world of its own in the server, which nobody calls."""
         await self._usable()
         self._copies += 1
         async with AsyncExitStack() as stack:
             opened = self._source.open_copy(f"{self.world_id}/copy-{self._copies}", self)
-            return ServerCopy(self._source, await stack.enter_async_context(opened), stack.pop_all())
+            world = await stack.enter_async_context(opened)
+            return HeldCopy(lambda world_id: self._source.open_copy(world_id, world), stack.pop_all().aclose)
 
     async def end(self) -> None:
         result = await self._verb(CLOSE_WORLD, {})
@@ -562,23 +563,6 @@ class ServerWorld:
     def _quoted(self, result: ToolResult, most: int) -> str:
         """The beginning of an answer, for an error or the log. Cut last: a part of a secret is not found."""
         return self.session.notes.redact(result.text)[:most]
-
-
-class ServerCopy:
-    """A world in the server that nobody calls, from which others begin."""
-
-    def __init__(self, source: ServerSource, world: ServerWorld, held: AsyncExitStack) -> None:
-        self._source = source
-        self._world = world
-        self._held = held
-
-    def open(self, world_id: str) -> AbstractAsyncContextManager[ServerWorld]:
-        """See `WorldCopy.open`."""
-        return self._source.open_copy(world_id, self._world)
-
-    async def aclose(self) -> None:
-        """See `WorldCopy.aclose`."""
-        await self._held.aclose()
 
 
 async def open_server(

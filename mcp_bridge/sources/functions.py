@@ -9,7 +9,7 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import anyio
@@ -22,7 +22,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from ..errors import CallTimeout, ServerDied, SourceError, ToolFailure, kind_of
 from ..records import EMPTY, Tool, ToolAnnotations, ToolResult, WorldKind, compact_json, error_result
 from ..toolsets.schema_checks import compiled_schema, schema_errors
-from ..world import Setup
+from ..world import Setup, SharedWorld
 
 _MARK = "__toolbake_annotations__"
 
@@ -177,31 +177,9 @@ class FunctionSource:
         return WorldKind(source="functions", kind="shared", is_fresh=only_reads)
 
     @contextlib.asynccontextmanager
-    async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[_FunctionWorld]:  # noqa: ARG002
-        yield _FunctionWorld({one.tool.name: one for one in self._tools}, self._threads)
-
-
-class _FunctionWorld:
-    def __init__(self, tools: dict[str, FunctionTool], threads: anyio.CapacityLimiter) -> None:
-        self._tools = tools
-        self._threads = threads
-
-    @property
-    def tools(self) -> list[Tool]:
-        return [one.tool for one in self._tools.values()]
-
-    def call(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        *,
-        call_id: str | None = None,  # noqa: ARG002
-        timeout_s: float | None = None,  # noqa: ARG002
-    ) -> Coroutine[Any, Any, ToolResult]:
-        return self._tools[name].call(arguments, threads=self._threads)
-
-    async def state(self) -> dict[str, Any] | None:
-        return None
+    async def open_world(self, world_id: str, setup: Setup | None = None) -> AsyncIterator[SharedWorld]:  # noqa: ARG002
+        tools = {one.tool.name: one for one in self._tools}
+        yield SharedWorld(self.tools, lambda name, arguments, _: tools[name].call(arguments, threads=self._threads))
 
 
 def function_name(function: Callable[..., Any]) -> str:

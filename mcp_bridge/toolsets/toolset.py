@@ -34,7 +34,7 @@ from ..guard import Named, Turns, choose, dangerous, refuse_in_training, require
 from ..ledger import Entry, Ledger, LedgerLine, call_once
 from ..records import LeftOut, ServerInfo, Tool, ToolResult, WorldKind, capped, error_result
 from ..sources.specs import ServerOptions, Spec
-from ..world import ForkableWorld, SaidBySource, Setup, World, WorldCopy, WorldSource
+from ..world import ForkableWorld, HeldCopy, SaidBySource, Setup, World, WorldCopy, WorldSource
 from .schema_checks import split_usable
 from .tool_text import tools_markdown
 from .validation import ArgumentChecker, unknown_tool
@@ -514,7 +514,7 @@ class CheckedWorld:
             return None
         return told if stateful > 1 else next(iter(told.values()))
 
-    async def fork(self) -> ToolsetCopy:
+    async def fork(self) -> HeldCopy:
         """The world as it is now, for others to go on from; their ledgers begin with the lines of this one.
 
         None of its calls may be under way. Raises `SourceError` where a source's worlds cannot be forked (see
@@ -522,11 +522,14 @@ class CheckedWorld:
         """
         self._require_open()
         past = self.ledger.lines
-
-        async def make(world_id: str, inner: Sequence[tuple[Part, World]]) -> CheckedWorld:
-            return CheckedWorld(world_id, self._tools, inner, self._offers, self._limits, self._checker, past=past)
-
         copies: list[tuple[Part, WorldCopy]] = []
+
+        def open_fork(world_id: str) -> AbstractAsyncContextManager[CheckedWorld]:
+            async def make(inner: Sequence[tuple[Part, World]]) -> CheckedWorld:
+                return CheckedWorld(world_id, self._tools, inner, self._offers, self._limits, self._checker, past=past)
+
+            return _opened_together([(part, copy.open(world_id)) for part, copy in copies], make)
+
         async with contextlib.AsyncExitStack() as stack:
             for part, world in self._inner:
                 if not (part.can_fork and isinstance(world, ForkableWorld)):
@@ -537,34 +540,11 @@ class CheckedWorld:
                 copy = await world.fork()
                 stack.push_async_callback(_closed, copy)
                 copies.append((part, copy))
-            return ToolsetCopy(copies, make, stack.pop_all())
+            return HeldCopy(open_fork, stack.pop_all().aclose)
 
     def _require_open(self) -> None:
         if self.closed:
             raise ToolFailure(f"world {self._world_id!r} is closed; open another with `open_world`")
-
-
-class ToolsetCopy:
-    """A world over all sources as it was at one moment; satisfies `WorldCopy`. Made by `CheckedWorld.fork`."""
-
-    def __init__(
-        self,
-        parts: Sequence[tuple[Part, WorldCopy]],
-        make: Callable[[str, Sequence[tuple[Part, World]]], Awaitable[CheckedWorld]],
-        held: contextlib.AsyncExitStack,
-    ) -> None:
-        self._parts = parts
-        self._make = make
-        self._held = held
-
-    def open(self, world_id: str) -> AbstractAsyncContextManager[CheckedWorld]:
-        """See `WorldCopy.open`."""
-        parts = [(part, copy.open(world_id)) for part, copy in self._parts]
-        return _opened_together(parts, lambda inner: self._make(world_id, inner))
-
-    async def aclose(self) -> None:
-        """See `WorldCopy.aclose`."""
-        await self._held.aclose()
 
 
 @contextlib.asynccontextmanager

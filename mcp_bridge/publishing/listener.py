@@ -14,7 +14,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, Self, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import anyio
 
@@ -46,7 +46,7 @@ async def stdio_streams() -> AsyncIterator[Any]:
 
     with _own_standard_input() as file:
         try:
-            async with stdio_server(stdin=cast("anyio.AsyncFile[str]", _Lines(file))) as streams:
+            async with stdio_server(stdin=cast("anyio.AsyncFile[str]", _lines(file))) as streams:
                 yield streams
         except BaseExceptionGroup as group:
             # Cancelled while it hands a message on, the SDK raises what its own stream raised.
@@ -69,18 +69,9 @@ def _own_standard_input() -> Iterator[TextIO]:
         os.dup2(client, 0)
 
 
-class _Lines:
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> str:
-        line = await call_in_daemon_thread(self._file.readline, name="toolbake-stdin")
-        if not line:
-            raise StopAsyncIteration
-        return line
+async def _lines(file: TextIO) -> AsyncIterator[str]:
+    while line := await call_in_daemon_thread(file.readline, name="toolbake-stdin"):
+        yield line
 
 
 async def serve_app(

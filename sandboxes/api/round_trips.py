@@ -424,41 +424,35 @@ class _Trip:
             else:
                 values[name] = [value] if isinstance(held, list) else value
 
-    def _plain_fields(self, plan: Plan, table: Table) -> dict[str, tuple[str, Any]]:
-        """Column -> argument and schema, of the plain texts and flags that are both sent and read."""
+    def _sent_and_read(self, plan: Plan, table: Table) -> Iterator[tuple[str, str, Shape, Shape]]:
+        """Argument, column, and the column's shapes in a row and where it is read: of the columns that are both sent
+        and read, and name no other row."""
         tool, read, shapes = self._tools[plan.operation.operation_id], self._of("read"), self._blueprint.shapes
         if read is None or read.envelope is None or tool.plan.body is None:
-            return {}
+            return
         row, shown = shapes.of(table.schema).properties, shapes.of(read.envelope.item).properties
         kept = {*table.links, *(part.column for part in table.parts)}
-        found: dict[str, tuple[str, Any]] = {}
         for argument, name in tool.plan.body.properties.items():
-            schema = tool.tool.input_schema["properties"][argument]
             if name in row and name in shown and name not in kept:
-                kinds = [_plain_kind(one) for one in (shapes.of(row[name]), shapes.of(shown[name]))]
-                if (
-                    isinstance(schema, dict)
-                    and kinds[0]
-                    and set(kinds) == _types(schema)
-                    and not _SHAPING & schema.keys()
-                ):
-                    found[name] = (argument, schema)
+                yield argument, name, shapes.of(row[name]), shapes.of(shown[name])
+
+    def _plain_fields(self, plan: Plan, table: Table) -> dict[str, tuple[str, Any]]:
+        """Column -> argument and schema, of the plain texts and flags that are both sent and read."""
+        schemas = self._tools[plan.operation.operation_id].tool.input_schema["properties"]
+        found: dict[str, tuple[str, Any]] = {}
+        for argument, name, *both in self._sent_and_read(plan, table):
+            schema, kinds = schemas[argument], [_plain_kind(one) for one in both]
+            if isinstance(schema, dict) and kinds[0] and set(kinds) == _types(schema) and not _SHAPING & schema.keys():
+                found[name] = (argument, schema)
         return found
 
     def _scalars(self, plan: Plan, table: Table, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Column -> what was sent of it, of the columns that are read as one value and name no other row."""
-        tool, read, shapes = self._tools[plan.operation.operation_id], self._of("read"), self._blueprint.shapes
-        if read is None or read.envelope is None or tool.plan.body is None:
-            return {}
-        row, shown = shapes.of(table.schema).properties, shapes.of(read.envelope.item).properties
-        kept = {*table.links, *(part.column for part in table.parts)}
-        sent = {name: arguments[one] for one, name in tool.plan.body.properties.items() if one in arguments}
         return {
-            name: value
-            for name, value in sent.items()
-            if isinstance(value, str | int | float) and name in row and name in shown and name not in kept
-            if not shapes.of(shown[name]).write_only
-            if shapes.of(shown[name]).kinds & {"string", "integer", "number", "boolean"}
+            name: arguments[argument]
+            for argument, name, _, shown in self._sent_and_read(plan, table)
+            if isinstance(arguments.get(argument), str | int | float)
+            if not shown.write_only and shown.kinds & {"string", "integer", "number", "boolean"}
         }
 
     # -- what a row is called -----------------------------------------------------------------------------------------

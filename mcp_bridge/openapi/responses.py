@@ -25,11 +25,12 @@ _NOT_THE_MODELS = {405, 406, 407, 411, 415, 421, 426, 431, 511}
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer, read in full. `headers`: names in lower case."""
+    """One answer, read in full. `headers`: names in lower case. `next_page`: where the answer says that is."""
 
     status: int
     headers: dict[str, str]
     content: bytes
+    next_page: str | None = None
 
     @property
     def line(self) -> str:

@@ -25,6 +25,7 @@ from ..sources.specs import OpenApiSpec, more_time
 from ..world import Setup, SharedWorld
 from .credentials import Credentials, Fixed, Tokens
 from .document import Document, Operation, read_document
+from .paging import next_page, told_of
 from .references import origin
 from .requests import Prepared, Unwritable, prepare
 from .responses import Answer, to_result
@@ -235,6 +236,11 @@ class _Caller:
                 prune=lambda value: self._maker.pruned(tool.operation, answer.status, value),
                 hide=self._hiding.text,
             )
+            if answer.next_page is not None and not result.is_error:
+                reserved = self._credentials.names_in_query()
+                more = told_of(answer.next_page, tool.plan, prepared.query, reserved=reserved)
+                # Before the page, which may be cut at its end.
+                result = result.model_copy(update={"text": f"{more}\n{result.text}"})
             return self._hiding.result(result)
         except ToolFailure as failure:
             failure.args = (redacted(str(failure), self._secrets),)
@@ -304,7 +310,7 @@ class _Caller:
         except httpx.RequestError as problem:
             raise ToolFailure(f"{where} was cut off: {_words(problem)}", delivery="unknown") from None
         headers = {name.lower(): value for name, value in response.headers.items()}
-        return Answer(response.status_code, headers, content), response
+        return Answer(response.status_code, headers, content, next_page(response)), response
 
     async def _read(self, response: httpx.Response, where: str) -> bytes:
         most = self._spec.options.max_answer_bytes

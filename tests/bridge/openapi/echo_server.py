@@ -4,6 +4,7 @@ GET /status/418?retry_after=3    any status
 GET /drop                        closes the connection in the middle of an answer
 POST /token                      tokens by client credentials, each good for as many calls as `?uses=` says
 GET /escaped                     what was received, with `/` and `+` escaped, as PHP and .NET write their JSON
+GET /pages?link=<text>           a list, with this text as the header Link
 GET /told                        where something was made, with the key in it
 GET /count/<name>                how often a path with this name was asked for
 everything else                  what was received, as JSON
@@ -96,6 +97,8 @@ def plain_answer(path: str, query: dict[str, str]) -> Response | None:
         return Response(b'{"a": 1}\n{"b": 2}\n', media_type="application/x-ndjson")
     if first == "latin":
         return Response('{"a": "é"}'.encode("latin-1"), headers={"content-type": "application/json;charset=ISO-8859-1"})
+    if first == "pages":
+        return JSONResponse([1, 2], headers={"link": query["link"]} if "link" in query else {})
     if first == "undefined":
         return Response("voilà".encode(), headers={"content-type": "text/plain; charset=undefined"})
     if first == "nojson":

@@ -54,6 +54,39 @@ async def test_an_answer_becomes_what_the_policy_can_read(
     assert (result.text, result.structured, result.is_error) == (text, structured, False)
 
 
+def paged(page: str, **rest: Any) -> dict[str, Any]:
+    """A list whose header `Link` is the argument `link`, with a parameter for pages."""
+    parameters = [{"name": "link", "in": "query", "schema": {"type": "string"}}]
+    parameters += [{"name": page, "in": "query", "schema": {"type": "integer"}}]
+    parameters += [{"name": "key", "in": "query", "schema": {"type": "string"}}]
+    return {"/pages": {"get": {"operationId": "it", "parameters": parameters, **rest}}}
+
+
+@pytest.mark.parametrize(
+    ("link", "told"),
+    [
+        (
+            '<https://other.example/repositories/1/issues?page=2&link=x>; rel="next", <https://x/?page=9>; rel="last"',
+            'For the next page, call again with these arguments too: {"page": 2, "link": "x"}]',
+        ),
+        ("</pages?page=c%2Bd>; REL='last Next'", 'call again with these arguments too: {"page": "c+d"}]'),
+        ('<?after=1&page=2>; rel="next"', '{"page": 2}; its link has "after" too, which no argument of this tool is]'),
+        ('<?after=1&key=k>; rel="next"', 'its link has "after", which no argument of this tool is]'),
+        ('</pages/2>; rel="next"', "This tool cannot ask for the next page]"),
+        ('<http://[broken>; rel="next"', "This tool cannot ask for the next page]"),
+    ],
+)
+async def test_a_page_whose_next_one_stands_in_the_header_link_says_so(api: Connecting, link: str, told: str) -> None:
+    components = {"securitySchemes": {"key": {"type": "apiKey", "in": "query", "name": "key"}}}
+    async with api(paged("page", security=[{"key": []}]), components=components, auth={"key": "k-e-y-1"}) as toolset:
+        page = await toolset.call("it", {"link": link})
+        last = await toolset.call("it", {"link": '<?page=1>; rel="prev"'})
+    assert page.text.startswith("[This is one page of a longer list.")
+    assert page.text.endswith(f"{told}\n[1,2]")
+    assert page.structured == [1, 2]
+    assert last.text == "[1,2]"
+
+
 @pytest.mark.parametrize("code", ["400", "404", "409", "410", "418", "422"])
 async def test_what_the_policy_did_wrong_comes_back_to_it(api: Connecting, code: str) -> None:
     async with api(STATUS) as toolset:

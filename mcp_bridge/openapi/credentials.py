@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urljoin
+from urllib.parse import quote, unquote, urljoin
 
 import anyio
 import httpx
 
-from ..access.redaction import public_url
+from ..access.redaction import is_secret_name, public_url
 from ..access.settings import (
     LoginSettings,
     login_secrets,
@@ -26,11 +26,32 @@ from ..access.settings import (
     token_request,
 )
 from ..errors import SourceError, ToolFailure
-from .document import Document, Operation, SecurityScheme
+from .document import Document, Operation, Parameter, SecurityScheme
 
 _WITH_SECRET = {"client_secret", "client_auth"}
 _WITH_KEY = {"private_key", "private_key_file", "algorithm"}
 _CLIENT_KEYS = {"client_id", "token_url", "scopes"} | _WITH_SECRET | _WITH_KEY
+
+
+_OF_A_CREDENTIAL = re.compile(r"^(x )?((access|api|auth|bearer|oauth|private) ?token|api ?key)$")
+_OF_ANYTHING = {"token", "key"}
+"""Names that credentials have, and other arguments too: the description tells."""
+_SAYS_SO = re.compile(r"\b(access|api|auth\w*|bearer|oauth) (token|key)\b", re.IGNORECASE)
+
+
+def carrying(operation: Operation) -> tuple[Parameter, ...]:
+    """The parameters by which the caller's credential may come, beside a security scheme that says how it comes."""
+    if not any(operation.security):
+        return ()
+    return tuple(
+        one
+        for one in operation.parameters
+        if one.location != "path"
+        and (
+            is_secret_name(one.name, _OF_A_CREDENTIAL)
+            or (one.name.lower() in _OF_ANYTHING and _SAYS_SO.search(one.description))
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -40,6 +61,12 @@ class Fixed:
     headers: dict[str, str] = field(default_factory=dict, repr=False)
     query: dict[str, str] = field(default_factory=dict, repr=False)
     cookies: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The token or key alone; "" for a name with a password."""
+        found = [*self.headers.values(), *self.query.values(), *map(unquote, self.cookies.values())]
+        return found[0].removeprefix("Bearer ") if found and not found[0].startswith("Basic ") else ""
 
 
 Credential = Fixed | LoginSettings
@@ -84,6 +111,10 @@ class Credentials:
             else:
                 key = name, scopes if value.scope is None else tuple(value.scope.split())
                 tokens = self._tokens[key] = self._tokens.get(key) or Tokens(value, key[1], learned)
+        for one in carrying(operation) if fixed.text else ():
+            if one.required:
+                place = {"header": fixed.headers, "query": fixed.query, "cookie": fixed.cookies}[one.location]
+                place.setdefault(one.name, fixed.text)
         return fixed, tokens
 
     def missing(self, operation: Operation) -> str:
@@ -92,8 +123,9 @@ class Credentials:
             return ""
         return " or ".join(" with ".join(repr(name) for name in one) for one in operation.security)
 
-    def names_in_query(self) -> set[str]:
-        return {one.parameter for one in self._schemes.values() if one.kind == "apiKey" and one.location == "query"}
+    def names_in_query(self, operation: Operation) -> set[str]:
+        named = {one.parameter for one in self._schemes.values() if one.kind == "apiKey" and one.location == "query"}
+        return named | {one.name for one in carrying(operation) if one.location == "query"}
 
     def taken(self) -> set[tuple[str, str]]:
         """(location, name in lower case) of what the credentials fill in."""

@@ -210,12 +210,13 @@ class _Caller:
 
         Raises `ToolFailure`; no message and no result shows a secret.
         """
+        reserved = self._credentials.names_in_query(tool.operation)
         try:
             prepared = prepare(
                 tool.operation,
                 tool.plan,
                 arguments,
-                reserved=self._credentials.names_in_query(),
+                reserved=reserved,
                 slashes=self._spec.slashes_in_path,
             )
             self._maker.refuse_read_only(tool, prepared)
@@ -237,7 +238,6 @@ class _Caller:
                 hide=self._hiding.text,
             )
             if answer.next_page is not None and not result.is_error:
-                reserved = self._credentials.names_in_query()
                 more = told_of(answer.next_page, tool.plan, prepared.query, reserved=reserved)
                 # Before the page, which may be cut at its end.
                 result = result.model_copy(update={"text": f"{more}\n{result.text}"})

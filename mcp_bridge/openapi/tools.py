@@ -11,6 +11,7 @@ from typing import Any
 from ..guard import LONGEST_NAME, numbered
 from ..records import LeftOut, Tool, ToolAnnotations
 from ..toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
+from .credentials import carrying
 from .document import Document, MediaType, Operation, Response
 from .requests import Plan, Prepared, Unwritable, bare_type, is_json, plan_of
 from .schemas import NOTHING, Schema, View
@@ -84,7 +85,8 @@ class ToolMaker:
             if reason is not None:
                 left_out.append(LeftOut(tool=name, source=self._source, reason=reason))
                 continue
-            plan = plan_of(operation, self._request, self._strict, fixed=self._fixed)
+            secret = {(one.location, one.name.lower()) for one in carrying(operation)}
+            plan = plan_of(operation, self._request, self._strict, fixed={*self._fixed, *secret})
             made.append(OperationTool(self._tool(name, operation, plan), operation, plan))
         return made, left_out
 

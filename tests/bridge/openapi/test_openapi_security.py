@@ -85,6 +85,58 @@ async def test_a_scheme_is_sent_where_it_belongs_and_comes_back_hidden(
     assert "123456" not in result.text
 
 
+def asking(name: str, location: str, description: str = "", *, required: bool = True) -> dict[str, Any]:
+    """Slack's way: the token is a parameter of each operation, beside the security scheme."""
+    schema = {"type": "string"}
+    return {"name": name, "in": location, "required": required, "description": description, "schema": schema}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "sent"),
+    [
+        (asking("token", "query", "Authentication token. Requires scope: `chat:write`"), "token=t-123456"),
+        (asking("access_token", "query"), "access_token=t-123456"),
+        (asking("oauth_token", "query", required=False), ""),
+        (asking("token", "header", "An auth token"), "t-123456"),
+        (asking("X-Auth-Token", "header"), "t-123456"),
+    ],
+)
+async def test_a_parameter_for_the_credential_is_filled_in_and_not_asked_of_the_model(
+    api: Connecting, parameter: dict[str, Any], sent: str
+) -> None:
+    paths = secured({"bearer": []})
+    paths["/x"]["get"]["parameters"] = [parameter, asking("page_token", "query"), asking("token_id", "query")]
+    async with api(paths, components={"securitySchemes": SCHEMES}, auth={"bearer": "t-123456"}) as toolset:
+        result = await toolset.call("it", {"page_token": "p", "token_id": "7"})
+        schema = toolset.tools[0].input_schema
+    assert list(schema["properties"]) == schema["required"] == ["page_token", "token_id"]
+    assert result.structured["digests"]["authorization"] == digest("Bearer t-123456")
+    if parameter["in"] == "query":
+        assert result.structured["query"] == "page_token=p&token_id=7" + ("&" + sent if sent else "").replace(
+            "t-123456", "***"
+        )
+    else:
+        assert result.structured["digests"][parameter["name"].lower()] == digest(sent)
+    assert "t-123456" not in result.text
+
+
+async def test_an_argument_called_token_that_is_no_credential_stays_the_models(api: Connecting) -> None:
+    paths = secured({"bearer": []})
+    paths["/x"]["get"]["parameters"] = [asking("token", "query", "The token of the invitation")]
+    async with api(paths, components={"securitySchemes": SCHEMES}, auth={"bearer": "t-123456"}) as toolset:
+        assert (await toolset.call("it", {"token": "i"})).structured["query"] == "token=i"
+
+
+async def test_without_a_credential_its_parameter_is_neither_asked_for_nor_sent(
+    api: Connecting, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = secured({"bearer": []})
+    paths["/x"]["get"]["parameters"] = [asking("token", "query", "Authentication token")]
+    async with api(paths, components={"securitySchemes": SCHEMES}) as toolset:
+        assert (await toolset.call("it", {})).structured["query"] == ""
+    assert "no credentials for it, which need 'bearer'" in caplog.text
+
+
 async def test_a_key_in_the_query_is_percent_encoded(api: Connecting) -> None:
     async with api(secured({"query": []}), components={"securitySchemes": SCHEMES}, auth={"query": "a&b"}) as toolset:
         assert (await toolset.call("it", {})).structured["query"] == "api%20key=a%26b"

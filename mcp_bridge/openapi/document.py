@@ -213,7 +213,7 @@ class DocumentReader:
         self._openapi = _checked_version(root, self._place)
         self._root: Mapping[str, Any] = root
         self._schemas = SchemaReader(self._references, is_30=self._openapi.startswith("3.0"))
-        self._security = self._security_of(root, self._place)
+        self._broken_schemes: dict[str, str] = {}
         self._ids: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
 
@@ -223,7 +223,7 @@ class DocumentReader:
         for name, node in named.items():
             self._schemas.name(name, node, place / name)
         schemes, place = self._object(components, "securitySchemes", where)
-        security_schemes = {name: self._scheme(name, node, place / name) for name, node in schemes.items()}
+        security_schemes = dict(self._security_schemes(schemes, place))
         operations = tuple(self._operations())
         self._schemas.finish()
         problems = [*self._left_out.values(), *self._schemas.broken.values()]
@@ -291,7 +291,8 @@ class DocumentReader:
             if path.startswith("x-"):
                 continue
             if not path.startswith("/"):
-                raise SourceError(f"{place / path}: a path must begin with '/'")
+                self._left_out[path] = f"{place / path}: a path must begin with '/'"
+                continue
             try:
                 item, where = self._object(paths, path, place)
             except NotFollowed:
@@ -329,7 +330,7 @@ class DocumentReader:
                 status: self._response(answer, where)
                 for status, answer, where in self._objects(node, "responses", place)
             },
-            security=self._security_of(node, place) if "security" in node else self._security,
+            security=self._security_of(*((node, place) if "security" in node else (self._root, self._place))),
             servers=self._servers(node, place) or self._servers(item, item_place),
             deprecated=node.get("deprecated") is True,
             is_named=is_named,
@@ -431,6 +432,16 @@ class DocumentReader:
         schema = self._schemas.read(node["schema"], place / "schema") if "schema" in node else True
         return MediaType(schema, encoding, tuple(examples))
 
+    def _security_schemes(self, nodes: Mapping[str, Any], place: Place) -> Iterator[tuple[str, SecurityScheme]]:
+        """Those that can be read. The others cost only the operations that need them."""
+        for name, node in nodes.items():
+            try:
+                yield name, self._scheme(name, node, place / name)
+            except NotFollowed:
+                raise
+            except SourceError as error:
+                self._broken_schemes[name] = str(error)
+
     def _scheme(self, name: str, node: Any, place: Place) -> SecurityScheme:
         node, place = self._references.follow(node, place)
         kinds = ("apiKey", "http", "oauth2", "openIdConnect", "mutualTLS")
@@ -463,6 +474,8 @@ class DocumentReader:
                         f"{place / 'security'}: {name!r} is not under components.securitySchemes; "
                         f"there are {', '.join(schemes) or 'none'}"
                     )
+                if name in self._broken_schemes:
+                    raise SourceError(self._broken_schemes[name])
         where = place / "security"
         return tuple({name: _strings(scopes, where) for name, scopes in one.items()} for one in alternatives)
 

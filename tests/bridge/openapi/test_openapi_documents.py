@@ -416,3 +416,22 @@ def test_a_path_behind_a_broken_reference_costs_itself_alone() -> None:
     made = read_document(document({"/a": {"get": {"operationId": "a", "responses": OK}}, "/b": {"$ref": "#/nowhere"}}))
     assert [one.operation_id for one in made.operations] == ["a"]
     assert made.left_out == {"/b": "#/paths/~1b: $ref '#/nowhere' leads nowhere; there is nothing at #/nowhere"}
+
+
+def test_a_path_without_its_slash_costs_itself_alone() -> None:
+    made = read_document(document({name: {"get": {"operationId": name[-1], "responses": OK}} for name in ("/a", "b")}))
+    assert [one.operation_id for one in made.operations] == ["a"]
+    assert made.left_out == {"b": "#/paths/b: a path must begin with '/'"}
+
+
+def test_a_security_scheme_that_cannot_be_read_costs_the_operations_that_need_it() -> None:
+    paths = {
+        f"/{name}": {"get": {"operationId": name, "responses": OK, **({"security": security} if security else {})}}
+        for name, security in {"root": None, "good": [{"key": []}], "bad": [{"old": []}]}.items()
+    }
+    schemes = {"old": {"type": "basic"}, "key": {"type": "apiKey", "in": "header", "name": "X-Key"}}
+    made = read_document(document(paths, security=[{"old": []}], components={"securitySchemes": schemes}))
+    assert [one.operation_id for one in made.operations] == ["good"]
+    assert [*made.security_schemes] == ["key"]
+    assert made.left_out.keys() == {"root", "bad"}
+    assert made.left_out["root"].startswith("#/components/securitySchemes/old: a security scheme must have a type")

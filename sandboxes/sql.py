@@ -96,7 +96,8 @@ class SqlSandbox(Sandbox):
     page_bytes: ClassVar[int] = 1024
 
     database: sqlite3.Connection
-    """The world's database; another one after a reset, a restore, a fork, and a call that failed."""
+    """The world's database; another one after a reset, a restore, a fork, and a call that failed. What a connection
+    has of its own goes with it: a tool that needs a function makes it in each call (`database.create_function`)."""
 
     def __init__(self, seed: int = 0, scenario: str = "default") -> None:
         self._tools = tuple(entry.tool for entry in self.sql_tools)
@@ -257,6 +258,7 @@ class SqlSandbox(Sandbox):
             database.execute("INSERT INTO clock VALUES ('world', ?)", (start.isoformat(),))
             database.commit()
             self._check_reads(database)
+            self._refuse_temporary(database)
             return database.serialize()
         finally:
             database.close()
@@ -303,6 +305,16 @@ class SqlSandbox(Sandbox):
     def _require_rest(self) -> None:
         if self.database.in_transaction:
             raise SetupError(f"{self.name} is in the middle of a transaction; commit it or roll it back first")
+        self._refuse_temporary(self.database)
+
+    def _refuse_temporary(self, database: sqlite3.Connection) -> None:
+        """They are a connection's, and a fork has another one: it would answer otherwise, and nobody would know why."""
+        if made := database.execute("SELECT type, name FROM temp.sqlite_master LIMIT 1").fetchone():
+            kind, name = made
+            raise SetupError(
+                f"{self.name} has a temporary {kind}, {name!r}, which no fork and no snapshot would have; make it an "
+                "ordinary one in `schema`, or drop it before the tool returns"
+            )
 
 
 def read_clock(database: sqlite3.Connection) -> datetime:

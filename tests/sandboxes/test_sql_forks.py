@@ -106,6 +106,37 @@ def test_a_fork_holds_what_it_has_changed_and_no_more(large: LargeBank) -> None:
         fork.close()
 
 
+@pytest.mark.parametrize("kind", ["TABLE scratch (id)", "VIEW scratch AS SELECT 1"])
+def test_what_a_fork_would_silently_lack_is_refused(kind: str) -> None:
+    def scratch(database: sqlite3.Connection) -> str:
+        database.execute(f"CREATE TEMP {kind}")
+        return "made"
+
+    def tidy(database: sqlite3.Connection) -> str:
+        database.execute(f"DROP {kind.split()[0]} scratch")
+        return "dropped"
+
+    class Few(Bank):
+        accounts = 3
+        sql_tools = (SqlTool(Tool(name="scratch"), scratch), SqlTool(Tool(name="tidy"), tidy))
+
+    class Temporary(Few):
+        schema = f"{Bank.schema} CREATE TEMP {kind};"
+
+    bank = Few()
+    bank.call_now("scratch", {})
+    for copied in (bank.fork, bank.snapshot):
+        with pytest.raises(
+            SetupError, match=f"bank has a temporary {kind.split()[0].lower()}, 'scratch', which no fork"
+        ):
+            copied()
+    bank.call_now("tidy", {})
+    bank.fork().close()
+    bank.close()
+    with pytest.raises(SetupError, match="make it an ordinary one in `schema`"):
+        Temporary()
+
+
 def test_a_world_that_grows_large_is_shared_from_then_on() -> None:
     class Small(Bank):
         name = "small bank"

@@ -514,7 +514,7 @@ class Catalogue:
             # The SDK's transports do not survive it.
             return error_result(unwritable("tools/call"), "invalid_arguments")
         if name in self._vanished:
-            raise self._gone(name, "not_sent")
+            raise self._gone(name)
         answers = self._answers
         failures: list[ToolFailure] = []
         if name in self._reading:
@@ -544,13 +544,14 @@ class Catalogue:
         with contextlib.suppress(MCPError):
             await self.load()
         if name in self._vanished:
-            raise self._gone(name, "refused")
+            raise self._gone(name)
 
-    def _gone(self, name: str, delivery: Any) -> ToolFailure:
+    def _gone(self, name: str) -> ToolFailure:
+        # Answered, by the list of tools at least: the call is not sent again.
         return ToolFailure(
             f"{self._label} no longer offers the tool {name!r}, which it had when this world was opened. Its list of "
             "tools has changed; new worlds see the new one.",
-            delivery=delivery,
+            delivery="answered",
         )
 
 

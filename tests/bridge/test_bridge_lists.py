@@ -190,7 +190,10 @@ async def test_a_tool_that_vanished_is_a_failure_and_not_the_policys_mistake(pro
                 ToolFailure, match="no longer offers the tool 'count', which it had when this world"
             ) as lost:
                 await world.call("count", {"to": 1})
-            assert lost.value.delivery == "not_sent"
+            assert lost.value.delivery == "answered"
+            # Nothing is sent again: the server would say the same.
+            assert [line.event for line in world.ledger.lines][-2:] == ["started", "failed"]
+            assert world.ledger.lines[-1].attempt == 1
             assert (await world.call("add_tool", {"name": "count"})).text == "added"
             assert (await world.call("count", {"to": 1})).text == "new"
 

@@ -24,14 +24,23 @@ import pickle
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSequence,
+    MutableSet,
+    Sequence,
+)
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Self
 from uuid import UUID
 
@@ -368,7 +377,8 @@ def mutable_defaults(method: Callable[..., Any]) -> dict[str, Any]:
 
 
 class ClassAttributes:
-    """The data that a class and its bases hold for all of their objects."""
+    """The data that a class and its bases hold for all of their objects, and the lists, dicts and sets of their module
+    that its methods read."""
 
     def __init__(self, kind: type, shared: Collection[str] = ()) -> None:
         """`shared`: names of those that are left alone. Raises `SourceError` for an iterator: each world would go on
@@ -386,6 +396,14 @@ class ClassAttributes:
                 )
             if watched := _Watched.of(value):
                 self._watched[base, name] = watched
+        self._variables = {
+            name: (variables, watched)
+            for function in _functions_of(kind)
+            for name, variables in _read_by(function)
+            if name not in shared
+            and isinstance(variables[name], MutableMapping | MutableSequence | MutableSet | deque)
+            and (watched := _Watched.of(variables[name]))
+        }
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -395,6 +413,10 @@ class ClassAttributes:
             for value in vars(base).values():
                 if _is_cached(value):
                     value.cache_clear()  # what another world's object was told, where it counts as equal
+        for name, (variables, kept) in [*self._variables.items()]:
+            # `load` and `__init__` may have changed it at a reset.
+            if not kept.is_unchanged(variables.get(name)) and (changed_before := _Watched.of(variables.get(name))):
+                self._variables[name] = variables, changed_before
         try:
             yield
         finally:
@@ -408,9 +430,15 @@ class ClassAttributes:
                 setattr(base, name, value)
                 if again := _Watched.of(value):
                     self._watched[base, name] = again
-            if names := ", ".join(f"{base.__name__}.{name}" for base, name in new + changed):
+            names = [f"{base.__name__}.{name}" for base, name in new + changed]
+            for name, (variables, watched) in self._variables.items():
+                if not watched.is_unchanged(variables.get(name)):
+                    variables[name] = copy.deepcopy(watched.copy)
+                    names.append(f"{name} of its module")
+            if names:
                 raise ToolFailure(
-                    f"{self._kind.__name__} changed {names}, which all worlds share; set it in `__init__` instead",
+                    f"{self._kind.__name__} changed {', '.join(names)}, which all worlds share; set it in `__init__` "
+                    "instead, or name it in shared=(...) if the worlds may share it",
                     delivery="answered",
                 )
 
@@ -429,23 +457,43 @@ class ClassAttributes:
         ]
 
 
+def _functions_of(kind: type) -> Iterator[FunctionType]:
+    """The methods that a class and its bases of the same module define."""
+    for base in kind.__mro__:
+        for member in vars(base).values() if base.__module__ == kind.__module__ else ():
+            method = inspect.unwrap(getattr(member, "__func__", member))
+            if inspect.isfunction(method) and not isinstance(member, _Method):
+                yield method
+
+
+def _read_by(function: FunctionType) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The variables of its module that a function reads, by itself and by other functions there, each with where it
+    stands."""
+    pending, seen = [function.__code__], {function.__code__}
+    while pending:
+        code = pending.pop()
+        found = [one for one in code.co_consts if inspect.iscode(one)]
+        for step in dis.get_instructions(code):
+            if step.opname == "LOAD_GLOBAL" and step.argval in function.__globals__:
+                yield step.argval, function.__globals__
+                value = function.__globals__[step.argval]
+                if inspect.isfunction(value) and value.__globals__ is function.__globals__:
+                    found.append(value.__code__)
+        pending += [one for one in found if one not in seen]
+        seen.update(found)
+
+
 def _refuse_globals(kind: type, shared: Collection[str]) -> None:
     """Raises `SourceError` for a method that sets a variable of its module, or takes from an iterator there."""
-    members = [
-        (base, one) for base in kind.__mro__ if base.__module__ == kind.__module__ for one in vars(base).values()
-    ]
-    for base, member in members:
-        method = inspect.unwrap(getattr(member, "__func__", member))
-        if isinstance(member, _Method) or not inspect.isfunction(method):
-            continue
+    for method in _functions_of(kind):
         for step in dis.get_instructions(method):
             value = method.__globals__.get(step.argval) if step.opname == "LOAD_GLOBAL" else None
             is_taken = isinstance(value, Iterator) and not isinstance(value, io.IOBase)
             if (is_taken or step.opname == "STORE_GLOBAL") and step.argval not in shared:
                 what = f"takes from {kind_of(value)} of its module" if is_taken else "sets a variable of its module"
                 raise SourceError(
-                    f"{base.__name__}.{method.__name__} {what}, {step.argval!r}, which all worlds share; keep it in "
-                    f"the object, or name it in shared=({step.argval!r},) if the worlds may share it"
+                    f"{method.__qualname__.rpartition('<locals>.')[2]} {what}, {step.argval!r}, which all worlds "
+                    f"share; keep it in the object, or name it in shared=({step.argval!r},) if the worlds may share it"
                 )
 
 

@@ -274,6 +274,44 @@ def test_a_class_attribute_that_a_method_changes_is_a_broken_tool_and_put_back(t
     assert Leaking.notes == ["first"]
 
 
+LETTERS: dict[str, list[str]] = {"a": ["first"]}
+OPENED: list[str] = []
+
+
+def _post(text: str) -> None:
+    [LETTERS[name].append(text) for name in "a"]
+
+
+class Posting:
+    """Keeps its letters where all objects of the module's classes share them."""
+
+    def __init__(self) -> None:
+        OPENED.append("one more")
+
+    def send(self, text: str) -> int:
+        """Send."""
+        _post(text)
+        return len(LETTERS["a"]) + len(OPENED)
+
+    def read(self) -> list[str]:
+        """Read."""
+        return LETTERS["a"]
+
+
+def test_a_variable_of_the_module_that_a_method_changes_in_place_is_a_broken_tool_and_put_back() -> None:
+    twin = ObjectTwin(Posting)
+    for _ in range(2):
+        twin.reset(1)
+        with pytest.raises(
+            ToolFailure, match=r"Posting changed LETTERS of its module, which all worlds share.*shared="
+        ):
+            twin.call_now("send", {"text": "second"})
+        assert twin.call_now("read", {}).structured == ["first"]
+    shared = ObjectTwin(Posting, shared=("LETTERS",))
+    assert not shared.call_now("send", {"text": "second"}).is_error
+    assert LETTERS.pop("a") == ["first", "second"]
+
+
 class Numbering:
     """Counts for all objects of the class, in all the ways there are."""
 

@@ -722,7 +722,8 @@ class ObjectTwin(Sandbox):
 
     def _begin(self, world: dict[str, Any], now: datetime, hidden: frozenset[str]) -> None:
         self._world, self._now, self._hidden = world, now, hidden
-        self._is_shared = False
+        # What `__init__` and `load` put into the objects may be their module's: `self.orders = ORDERS`.
+        self._is_shared = True
 
     def _given(self, world: dict[str, Any]) -> Any:
         """What hooks see: the object, or the dict of several."""

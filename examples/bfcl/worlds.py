@@ -36,6 +36,9 @@ class BfclTwin(ObjectTwin):
             load=_load,
             scenarios=(ALL, *all_entries()),
             schemas=tool_schemas(),
+            shared=(
+                "LONG_WEATHER_EXTENSION",
+            ),  # a dict of the package that its weather is written into, and read at once
             undo=False,  # the package takes nothing back after an exception; nor do we, to be comparable
         )
 

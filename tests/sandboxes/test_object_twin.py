@@ -312,6 +312,30 @@ def test_a_variable_of_the_module_that_a_method_changes_in_place_is_a_broken_too
     assert LETTERS.pop("a") == ["first", "second"]
 
 
+DEFAULTS = ["first"]
+
+
+class Beginning:
+    """Begins with a list of its module, and not with a copy of it."""
+
+    def __init__(self) -> None:
+        self.notes = DEFAULTS
+
+    def note(self, text: str) -> int:
+        """Note."""
+        self.notes.append(text)
+        return len(self.notes)
+
+
+@pytest.mark.parametrize("undo", [True, False])
+def test_what_an_object_begins_with_stays_as_it_is_in_its_module(undo: bool) -> None:
+    twin = ObjectTwin(Beginning, undo=undo)
+    for _ in range(2):
+        twin.reset(1)
+        assert [twin.call_now("note", {"text": text}).structured for text in "ab"] == [2, 3]
+    assert DEFAULTS == ["first"]
+
+
 class Numbering:
     """Counts for all objects of the class, in all the ways there are."""
 

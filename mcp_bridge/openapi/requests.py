@@ -206,6 +206,7 @@ def _name(wanted: Sequence[_Wanted]) -> None:
 def _with_words(schema: Any, words: str) -> Schema:
     schema = schema if isinstance(schema, dict) else {}
     before = str(schema.get("description", "")).rstrip()
+    before += "." if before[-1:].isalnum() else ""
     return {**schema, "description": f"{before} {words}" if before else words}
 
 

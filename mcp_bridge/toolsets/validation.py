@@ -181,6 +181,8 @@ def _explain(error: ValidationError, root: Mapping[str, Any]) -> str:
     if error.validator == "required":
         missing = [name for name in error.validator_value if name not in error.instance]
         return f"{prefix}missing required argument {_one_of_message(error, missing)}{_strangers(error)}"
+    if error.validator == "dependentRequired" and isinstance(error.instance, Mapping):
+        return prefix + _not_alone(error)
     if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
         return prefix + _unexpected(error)
     subject = f"{where} is {_show(error.instance)}" if where else f"the arguments are {_show(error.instance)}"
@@ -244,6 +246,16 @@ def _names_in_message(error: ValidationError, missing: list[str]) -> list[str]:
     return [name for name in missing if error.message.startswith(repr(name))] or missing
 
 
+def _not_alone(error: ValidationError) -> str:
+    """jsonschema reports each missing name in an error of its own, here too."""
+    given = error.instance
+    pairs = [(need, name) for name, needs in error.validator_value.items() if name in given for need in needs]
+    pairs = [(need, name) for need, name in pairs if need not in given]
+    said = [pair for pair in pairs if error.message == f"{pair[0]!r} is a dependency of {pair[1]!r}"]
+    need, name = (said or pairs)[0]
+    return f"missing argument {need!r}, which must come with {name!r}"
+
+
 def _has_default(schema: Any, name: str) -> bool:
     one = schema.get("properties", {}).get(name)
     return isinstance(one, Mapping) and "default" in one
@@ -251,6 +263,9 @@ def _has_default(schema: Any, name: str) -> bool:
 
 def _strangers(error: ValidationError) -> str:
     """Given names that the schema tolerates but does not know: with one missing, they are likely misspelled."""
+    keywords = [step for step in error.absolute_schema_path if isinstance(step, str) and step != "$ref"]
+    if keywords[-2:-1] == ["allOf"]:
+        return ""  # the other parts may know them
     properties = error.schema.get("properties", {}) if isinstance(error.schema, Mapping) else {}
     strangers = [str(name) for name in error.instance if name not in properties]
     if not strangers or (isinstance(error.schema, Mapping) and error.schema.get("additionalProperties") is False):

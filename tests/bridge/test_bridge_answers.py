@@ -174,6 +174,23 @@ def test_a_misspelled_name_is_shown_where_the_schema_tolerates_it() -> None:
     assert "missing required argument 'text' (given, but not known: \"txt\")" in problem
 
 
+def test_a_name_that_another_part_of_the_schema_knows_is_no_misspelled_one() -> None:
+    parts = [{"properties": {"name": {}}}, {"$ref": "#/$defs/dog"}]
+    schema = {"type": "object", "allOf": parts, "$defs": {"dog": {"properties": {"bark": {}}, "required": ["bark"]}}}
+    problem = ArgumentChecker([Tool(name="t", input_schema=schema)]).problem("t", {"name": "Rex"}) or ""
+    assert "missing required argument 'bark'\n" in problem
+
+
+def test_arguments_that_are_needed_together_are_each_named_once() -> None:
+    needs = {"tags": ["name", "kind"], "name": ["kind"], "other": ["kind"]}
+    tool = Tool(name="t", input_schema={"type": "object", "dependentRequired": needs})
+    lines = (ArgumentChecker([tool]).problem("t", {"tags": [], "name": "a"}) or "").splitlines()
+    assert sorted(lines[1:3]) == [
+        "- missing argument 'kind', which must come with 'name'",
+        "- missing argument 'kind', which must come with 'tags'",
+    ]
+
+
 @given(st.dictionaries(argument_names, json_values, max_size=6))
 def test_exactly_the_arguments_against_the_schema_are_refused(arguments: dict[str, Any]) -> None:
     valid = jsonschema.Draft202012Validator(REFUND.input_schema).is_valid(arguments)

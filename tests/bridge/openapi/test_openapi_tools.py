@@ -152,7 +152,7 @@ async def test_arguments_of_one_name_are_told_apart_and_say_where_they_go(api: C
         "id_in_path": "Sent as the path parameter 'id'.",
         "filter_name": "Sent as the query parameter 'filter[name]'.",
         "top": "Sent as the query parameter '$top'.",
-        "id_in_body": "the new one Sent as the property of the body 'id'.",
+        "id_in_body": "the new one. Sent as the property of the body 'id'.",
     }
     received = result.structured
     assert (received["path"], received["query"]) == ("/x/a", "filter%5Bname%5D=n&%24top=3")

@@ -21,6 +21,7 @@ from mcp_bridge.errors import BridgeError, CallTimeout, ServerDied, SourceError,
 from mcp_bridge.records import MADE_UP, Tool, ToolResult
 from mcp_bridge.safe_text import and_more
 from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
+from mcp_bridge.toolsets.schema_parts import followed
 from mcp_bridge.world import Setup, World
 from sandboxes import diff
 
@@ -373,9 +374,10 @@ def required(tool: Tool) -> list[str]:
 
 
 def properties(tool: Tool) -> dict[str, Mapping[str, Any]]:
-    """The arguments' schemas. One that may also be null, as FastAPI writes every optional field, is the other one."""
+    """The arguments' schemas, with what they refer to. One that may also be null, as FastAPI writes every optional
+    field, is the other one."""
     return {
-        name: _without_null(schema)
+        name: followed(_without_null(followed(schema, tool.input_schema)), tool.input_schema)
         for name, schema in tool.input_schema.get("properties", {}).items()
         if isinstance(schema, dict)
     }

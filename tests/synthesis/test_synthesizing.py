@@ -137,6 +137,33 @@ def test_a_field_that_may_be_left_out_or_null_is_set_by_the_tasks_of_its_tool() 
     assert {change["column"] for some in changes for change in some} == {"size"}
 
 
+def test_an_argument_whose_schema_is_a_reference_is_a_plain_value_all_the_same() -> None:
+    """So a definition that an operation uses twice stays, and is no copy in each place."""
+    thing = {"type": "object", "required": ["name"], "properties": {"name": {"$ref": "#/components/schemas/Name"}}}
+    change = {"type": "object", "properties": {"label": {"$ref": "#/components/schemas/Name"}}}
+    shows = {"200": {"description": "It.", "content": {"application/json": {"schema": {"allOf": [thing, change]}}}}}
+    name = {"name": "name", "in": "path", "required": True, "schema": {"$ref": "#/components/schemas/Name"}}
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Things", "version": "1"},
+        "paths": {
+            "/things/{name}": {
+                "parameters": [name],
+                "get": {"operationId": "get_thing", "responses": shows},
+                "patch": {
+                    "operationId": "update_thing",
+                    "requestBody": {"content": {"application/json": {"schema": change}}},
+                    "responses": shows,
+                },
+            },
+        },
+        "components": {"schemas": {"Name": {"type": "string", "pattern": "^[a-z]{4}$"}}},
+    }
+    made = sdk.synthesize(ApiTwin(document), 6, max_calls=1)
+    assert not made.unused_tools
+    assert {task.tags["tools"] for task in made.tasks} == {"get_thing", "update_thing"}
+
+
 def test_every_solution_takes_as_many_calls_as_its_tier_says_and_none_can_be_left_out(
     desk_tasks: Sequence[sdk.Task],
 ) -> None:

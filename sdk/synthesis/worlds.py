@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -765,10 +766,16 @@ class _Walker:
                 if str(value) in said or str(value) not in fits:
                     continue
                 column = next((part for part in reversed(path) if isinstance(part, str)), "")
+                if _OF_PAGES.search(column):
+                    continue
                 given = fitted(value, schema)
                 if given is not None and _belongs(value, name, tool.name, about, column, fits[str(value)]):
                     found.append(Found(place, path, given))
         return found
+
+
+_OF_PAGES = re.compile(r"cursor|marker|(page|next|continuation)_?token", re.IGNORECASE)
+"""Where a list goes on: that it may be a row's key, nobody asks for."""
 
 
 def _belongs(value: Scalar, name: str, tool: str, about: str, column: str, cells: list[Any]) -> bool:

@@ -164,6 +164,36 @@ def test_an_argument_whose_schema_is_a_reference_is_a_plain_value_all_the_same()
     assert {task.tags["tools"] for task in made.tasks} == {"get_thing", "update_thing"}
 
 
+def test_where_a_list_goes_on_is_no_thing_that_a_request_speaks_of() -> None:
+    """The cursor of many APIs is the key of a row."""
+    key: dict[str, Any] = {"type": "string", "format": "uuid"}
+    thing = {"type": "object", "required": ["id"], "properties": {"id": key, "size": {"type": "integer"}}}
+    listed = {"type": "array", "items": {"type": "object", "properties": {"id": key}}}
+    page = {"type": "object", "properties": {"items": listed, "next_cursor": {"type": ["string", "null"]}}}
+    pages = {"cursor": {"type": "string"}, "limit": {"type": "integer", "default": 3}}
+
+    def shows(schema: dict[str, Any]) -> dict[str, Any]:
+        return {"200": {"description": "It.", "content": {"application/json": {"schema": schema}}}}
+
+    asked = [{"name": name, "in": "query", "schema": schema} for name, schema in pages.items()]
+    one = {"name": "thing_id", "in": "path", "required": True, "schema": key}
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Things", "version": "1"},
+        "paths": {
+            "/things": {"get": {"operationId": "list_things", "parameters": asked, "responses": shows(page)}},
+            "/things/{thing_id}": {
+                "get": {"operationId": "get_thing", "parameters": [one], "responses": shows(thing)},
+            },
+        },
+    }
+    twin = ApiTwin(document)
+    assert twin.call_now("list_things", {}).structured["next_cursor"]
+    made = sdk.synthesize(twin, 8)
+    assert made.tasks
+    assert not [task.prompt for task in made.tasks if "cursor" in task.prompt]
+
+
 def test_every_solution_takes_as_many_calls_as_its_tier_says_and_none_can_be_left_out(
     desk_tasks: Sequence[sdk.Task],
 ) -> None:

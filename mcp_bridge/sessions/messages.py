@@ -334,6 +334,21 @@ def _in_place_of(line: LongLine, fault: Fault) -> Iterator[SessionMessage]:
         yield fault.answer_to(answers)
 
 
+def _is_sound(message: mcp_types.JSONRPCMessage) -> bool:
+    """Whether it is no notification that the SDK's client would log with a traceback each time, since it lacks what its
+    method wants. One of a method that is not known is sound: the client passes over it."""
+    if not isinstance(message, mcp_types.JSONRPCNotification):
+        return True
+    told = {"method": message.method, "params": message.params}
+    try:
+        mcp_types.server_notification_adapter.validate_python(told, by_name=False)
+    except ValidationError as error:
+        places = [one["loc"] for one in error.errors(include_url=False, include_context=False, include_input=False)]
+        of_another_method = {kind for kind, *place in places if place == ["method"]}
+        return all(place[0] in of_another_method for place in places)
+    return True
+
+
 class Incoming:
     """What one server sends in all its sessions, as messages of MCP.
 
@@ -356,11 +371,13 @@ class Incoming:
             # Not strict: one broken letter in a text is no reason to lose an answer.
             text = part.decode(errors="replace")
             message = message_in(text)
-            if message is not None:
+            if message is not None and _is_sound(message.message):
                 self._tell_of_stray_error(message)
                 yield message
                 continue
             self._tell(text, told)
+            if message is not None:
+                continue  # a notification answers nothing
             line = LongLine(len(part), ended=True, head=part[:_KEPT], tail=part[-_KEPT:])
             yield from _in_place_of(line, Fault("unusable", "answered", "the answer is no message of MCP"))
 

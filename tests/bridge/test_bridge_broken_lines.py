@@ -37,6 +37,11 @@ def answer(name, id):
         yield json.dumps([log, {"jsonrpc": "2.0", "id": id, "result": OK}])
     elif name == "byte_order_mark":
         yield "\ufeff" + json.dumps({"jsonrpc": "2.0", "id": id, "result": OK})
+    elif name == "half_a_notification":
+        for params in ({"progressToken": None, "progress": 1}, {}):
+            yield json.dumps({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+        yield json.dumps({"jsonrpc": "2.0", "method": "vendor/news", "params": {"id": id}})
+        yield json.dumps({"jsonrpc": "2.0", "id": id, "result": OK})
     elif name == "no_content":
         yield json.dumps({"jsonrpc": "2.0", "id": id, "result": {"structuredContent": {"n": 7}}})
     elif name == "null_content":
@@ -47,7 +52,7 @@ def answer(name, id):
         yield json.dumps({"jsonrpc": "2.0", "id": id, "result": OK})
 
 NAMES = ["chatty", "half_a_letter", "no_result", "id_last", "huge_number", "deep", "cut", "fine"]
-NAMES += ["batch", "byte_order_mark", "no_content", "null_content", "stray_error"]
+NAMES += ["batch", "byte_order_mark", "no_content", "null_content", "stray_error", "half_a_notification"]
 ABOUT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
 
 for line in sys.stdin:
@@ -116,6 +121,19 @@ async def test_a_server_that_prints_is_warned_of_once_for_all_its_worlds_and_cal
                 await world.call("chatty", {})
     (warning,) = [one for one in caplog.records if "is no MCP message" in one.message]
     assert "wrote a line to stdout that is no MCP message: 'a line of a log'. Others of this server" in warning.message
+
+
+async def test_notifications_that_lack_what_they_tell_are_warned_of_once(
+    script: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    program, path = script(SERVER)
+    entry = {"command": program, "args": ["-S", path], "toolbake": {"protocol": "2025-06-18", "isolation": "shared"}}
+    async with mcp_bridge.connect({"mcpServers": {"s": entry}}) as toolset, toolset.open_world("w") as world:
+        for _ in range(2):
+            assert (await world.call("half_a_notification", {})).text == "ok"
+    (warning,) = caplog.records
+    assert "that is no MCP message" in warning.message
+    assert "notifications/progress" in warning.message
 
 
 async def test_arguments_that_cannot_be_written_cost_their_call_and_no_world(

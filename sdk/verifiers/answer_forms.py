@@ -97,8 +97,8 @@ class answer_set(ReadyMade):
     `partial`: the score of a list that is not right is F1, the harmonic mean of precision and recall, and not 0.
 
     The answer is the list and nothing else. Commas, semicolons, "and" or line breaks separate the items; bullets and
-    numbers are allowed, and so is a lead in the prompt's words that ends in a colon ("The orders are: 1, 2 and 3") and
-    denies nothing. No item is listed twice, and the answer does not ask. A JSON
+    numbers are allowed, and so is a lead in words of the prompt and of the names of called tools that ends in a colon
+    ("The orders are: 1, 2 and 3") and denies nothing. No item is listed twice, and the answer does not ask. A JSON
     list is an answer, too. A comma between two digits separates thousands or items, whichever gives expected items
     ("1,000,2,000"); where both readings do, the answer is wrong.
 
@@ -120,6 +120,7 @@ class answer_set(ReadyMade):
         wanted = [[tokenize(str(one)) for one in some] for some in choices]
         texts = [str(one) for some in choices for one in some]
         denials = _NONE - set(asked := words_asked(rollout))
+        tools = [word for record in rollout.calls for word in tokenize(_NAME_PARTS.sub(" ", record.call.name))]
         f1 = 0.0
 
         def problem(said: str) -> str | None:
@@ -127,8 +128,8 @@ class answer_set(ReadyMade):
             lead = _lead(said, texts)
             if denial := next((word for word in tokenize(lead) if word in denials | _OPEN.difference(asked)), None):
                 return f"the list is denied: {denial!r}"
-            if strange := next((word for word in content_words(lead) if not _may_lead(word, asked)), None):
-                return f"before the list stands {strange!r}, which the prompt does not have"
+            if strange := next((word for word in content_words(lead) if not _may_lead(word, [*asked, *tools])), None):
+                return f"before the list stands {strange!r}, which neither the prompt nor a tool's name has"
             if said.endswith("?"):
                 return "the answer asks"
             if other_currency("\n".join(texts), said):
@@ -262,13 +263,17 @@ _OPEN |= {"may", "might", "could", "would"}
 """Words of a lead that leaves open which of the items it means, or what else."""
 
 
+_NAME_PARTS = re.compile(r"(?<=[a-z])(?=[A-Z])|[\W_]+")
+"""Between the words of a tool's name: list_orders, listOrders."""
+
+
 def _count(forms: list[list[Any]], found: list[list[Any]]) -> int:
     """How many of the items that were found are one of the forms."""
     return sum(words in forms for words in found)
 
 
 def _may_lead(word: Any, asked: list[Any]) -> bool:
-    """Whether a word may stand before the list: a word of the prompt, in the singular or the plural, or of any list."""
+    """Whether a word may stand before the list: one of `asked`, in the singular or the plural, or of any list."""
     return any(str(word).removesuffix("s") == str(one).removesuffix("s") for one in (*asked, *_LEADS))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from decimal import Decimal
 from typing import Any
@@ -59,6 +59,11 @@ _LIMIT_AFTER = re.compile(
 )
 """Words beside a number with which it is a limit, or another amount, unless the prompt has them. "At most" is not
 among them: "The policy refunds at most 100" is how a limit is told."""
+_ESTIMATE_BEFORE = re.compile(r"\b(?:about|around|roughly|approximately|approx\.?|circa)\s+$|[~≈]\s*$", re.IGNORECASE)
+_ESTIMATE_AFTER = re.compile(r"-?ish\b|\s*\b(?:or so|approximately|roughly)\b", re.IGNORECASE)
+"""What makes an estimate of a number, unless the prompt has these words or a tolerance takes estimates."""
+_COUNTED = re.compile(r"\bhow many\b(?! (?:percent|per cent|pct|of)\b)")
+"""A question for a number of things: no percentage is one. What other questions ask for may be a percentage."""
 _RATE = re.compile(
     r"\s*\b(?:per|an? (?=(?:second|minute|hour|day|night|week|month|year|person|unit|piece|item)\b(?! (?:ago|later))))"
     r"\s*(?P<of>\w+)",
@@ -99,9 +104,14 @@ _NUMBER_WORD = re.compile(
 which is no number in "the blue one" and "one of them"."""
 
 
+_MINUS = re.compile(r"(?<![\d)] )\b(?:minus|negative)\s(?=[$€£¥₹]?\d)", re.IGNORECASE)
+"""Written out, the sign of a number; not in a calculation ("10 minus 5")."""
+
+
 def _with_digits(text: str) -> str:
-    """As a keyboard types it, with small numbers in digits."""
-    return _NUMBER_WORD.sub(lambda found: found[0] if found["larger"] else _DIGITS[found[0].casefold()], as_typed(text))
+    """As a keyboard types it, with small numbers in digits and their signs."""
+    text = _NUMBER_WORD.sub(lambda found: found[0] if found["larger"] else _DIGITS[found[0].casefold()], as_typed(text))
+    return _MINUS.sub("-", text)
 
 
 @dataclass(eq=False, repr=False)
@@ -117,8 +127,8 @@ class answer_number(ReadyMade):
     `within` is the largest difference in the unit of the expected answer, `relative` as a share of its amount; the
     larger counts. The answer is wrong where it has another number that the prompt does not have, hedges ("12 or
     13"), lists other words ("rug, 12, open, Porto"), denies or doubts something in the clause with the number, only
-    bounds the number ("at least 12"), makes another amount of it ("twice 12", "12 kg per day" for 12 kg), or has more
-    than `max_words` words.
+    bounds it ("at least 12") or, where no tolerance is given, estimates it ("about 12"), makes another amount of it
+    ("twice 12", "12 kg per day" for 12 kg), or has more than `max_words` words.
 
     Example: `answer_number(relative=0.01)` with `expected={"answer": "1.5 kg"}`
     """
@@ -141,11 +151,11 @@ class answer_number(ReadyMade):
         """1 if the answer says the expected amount and no other."""
         wanted = _wanted(rollout)
         asked = {(one.amount, one.dimension) for text in rollout.user_texts for one in quantities(_with_digits(text))}
-        words = set(words_asked(rollout))
+        words = words_asked(rollout)
         return judged_answer(rollout, lambda said: self._problem(said, wanted, asked, words))
 
     def _problem(
-        self, said: str, wanted: Quantity, asked: set[tuple[Decimal, str]], words_asked: set[Any]
+        self, said: str, wanted: Quantity, asked: set[tuple[Decimal, str]], words_asked: list[Any]
     ) -> str | None:
         said = as_typed(said)
         if wanted.dimension == "GBP":
@@ -168,17 +178,18 @@ class answer_number(ReadyMade):
         if not right:
             unitless = bool(wanted.dimension) and any(not one.dimension for one in others)
             return f"the answer does not say {wanted.text}" + ", its number has no unit that is known" * unitless
-        denials = DENIALS - words_asked
+        denials = DENIALS.difference(words_asked)
+        is_exact = not self.within and not self.relative
         denied = any(
             _BEFORE.search(said[: one.start])
             or _AFTER.match(said, one.start + len(one.text))
-            or _is_another(said, one, words_asked, bool(wanted.dimension))
+            or _is_another(said, one, words_asked, bool(wanted.dimension), is_exact=is_exact)
             or _denied(said, one, denials, words_asked)
             for one in right
         )
         ends = [_CLAUSE.search(said, one.start + len(one.text)) for one in right]
         if denied or all(end is not None and end[0] == "?" for end in ends):
-            return "the answer asks about the number, denies or only bounds it, or says a part or a multiple of it"
+            return "the answer asks about the number, denies, bounds or estimates it, or says another amount with it"
         if others:
             return f"the answer also says {others[0].text!r}"
         return listed(said, [tokenize(one.text) for one in right], other_values=1)
@@ -192,20 +203,25 @@ class answer_number(ReadyMade):
         return abs(value - target) <= allowed + _SLACK * max(abs(target), Decimal(1))
 
 
-def _is_another(said: str, one: Quantity, asked: Collection[Any], has_unit: bool) -> bool:
-    """Whether the words beside a number make another amount of it, or a limit that the prompt, with its words `asked`,
-    does not ask for. Where the expected amount `has_unit`, one per day is another."""
+def _is_another(said: str, one: Quantity, asked: Sequence[Any], has_unit: bool, *, is_exact: bool = True) -> bool:
+    """Whether the words beside a number make another amount of it, or a limit or an estimate (where it `is_exact`) that
+    the prompt, with its words `asked`, does not ask for. Where the expected amount `has_unit`, one per day is another;
+    where it has none, a percentage is no number of things."""
     before, after = said[: one.start], said[one.start + len(one.text) :]
     if re.search(_MULTIPLE_BEFORE, before, re.IGNORECASE) or re.match(_MULTIPLE_AFTER, after, re.IGNORECASE):
         return True
-    limits = [found[0] for found in (_LIMIT_BEFORE.search(before), _LIMIT_AFTER.match(after)) if found]
-    if any(word not in asked for limit in limits for word in tokenize(limit) if word not in ("a", "an", "of", "and")):
+    if one.dimension == "share" and not has_unit and _COUNTED.search(" ".join(map(str, asked))):
+        return True
+    bounds = [_LIMIT_BEFORE.search(before), _LIMIT_AFTER.match(after)]
+    bounds += [_ESTIMATE_BEFORE.search(before), _ESTIMATE_AFTER.match(after)] if is_exact else []
+    words = [word for found in bounds if found for word in tokenize(found[0]) or [found[0]]]
+    if any(word not in asked for word in words if word not in ("a", "an", "of", "and")):
         return True
     rate = _RATE.match(after) if has_unit and _RATES.isdisjoint(asked) else None
     return rate is not None and rate["of"].casefold() not in asked
 
 
-def _denied(said: str, one: Quantity, denials: frozenset[str], asked: set[Any]) -> bool:
+def _denied(said: str, one: Quantity, denials: frozenset[str], asked: list[Any]) -> bool:
     """Whether the clause with the number denies or doubts what the prompt, with its words `asked`, does not."""
     start, stop = max([0, *(found.end() for found in _CLAUSE.finditer(said, 0, one.start))]), one.start + len(one.text)
     end = found.start() if (found := _CLAUSE.search(said, stop)) else len(said)
@@ -213,7 +229,7 @@ def _denied(said: str, one: Quantity, denials: frozenset[str], asked: set[Any]) 
         return True
     before, after = (" ".join(map(str, tokenize(part))) for part in (said[start : one.start], said[stop:end]))
     denial = _denies(before, after, asked)
-    return denial is not None and not asked.issuperset(tokenize(denial))
+    return denial is not None and not set(asked).issuperset(tokenize(denial))
 
 
 def _wanted(rollout: Rollout) -> Quantity:
@@ -271,8 +287,9 @@ _NOT_REACHED_AFTER = re.compile(r"(?:it )?(?:is|was|has) (?:not\b|what it's not)
 """Words before and after a status with which it is not reached. A name or a day may stand there: "will be Monday"."""
 _CROSS, _TICK = re.compile("[\u274c\u2717\u2718\u2716]"), re.compile("[\u2705\u2713\u2714\u2611]")
 """Signs with which a model crosses something out or ticks it off."""
+_DOUBTFUL = "probably|perhaps|maybe|possibly|presumably|allegedly|supposedly|purportedly"
 _DOUBT = (
-    r"(?:probably|perhaps|maybe|possibly|presumably|i (?:think|guess|believe|suppose|assume)|unclear|unconfirmed"
+    rf"(?:{_DOUBTFUL}|i (?:think|guess|believe|suppose|assume)|unclear|unconfirmed"
     r"|(?:i am |i'm )?(?:not (?:sure|certain)|unsure|uncertain))"
 )
 """Says after a value that it is not sure: "BAY-12, I think." """
@@ -283,8 +300,8 @@ _CLAUSE_END = re.compile(
 )
 _ALL_BUT = re.compile(r"\b((?:every|all|any|each)\w*(?: of(?: the)?)?(?: \w+)?) but\b", re.IGNORECASE)
 _DENIED_BEFORE = re.compile(
-    r"\b(?:whether|either|doubt|unlikely|untrue|neither|maybe|perhaps|possibly|no way|no idea|anything but|far from"
-    r"|probably|likely|presumably|i (?:think|believe)"
+    r"\b(?:whether|either|doubt|unlikely|untrue|neither|no way|no idea|anything but|far from"
+    rf"|{_DOUBTFUL}|likely|i (?:think|believe)"
     r"|no (?:sign|record|evidence|indication|proof|confirmation)"
     r"|(?:did not|didn't|do not|don't) (?:see|find|think|believe|know)"
     r"|(?:not|never|no|\w+n't)(?: \S+){1,3} n?or$"
@@ -301,38 +318,32 @@ _DENIED_AFTER = re.compile(
 )
 """Words before a value, and right after it, that deny or doubt it."""
 _NOT_SO = re.compile(
-    r"(?:\w+n't|cannot|(?:is|was|are|were|has|have|had|does|do|did|will|would|can|could|should)"
+    r"(?:\w+n't|cannot|(?:is|was|are|were|has|have|had|does|do|did|will|would|can|could|should|must|need)"
     r"(?: (?:also|still|now|currently|probably|certainly))* (?:not|never|hardly|no longer|unlikely))\b"
     r"(?! (?:only|just)\b)"
 )
 _MAY_BE = re.compile(r"(?:might|may|could) (?:be|have|not|well|also)\b")
 _LACKING = DENIALS | _NEGATIONS | _CONTRACTED | {"unpaid", "overdue", "missing", "absent", "outstanding", "remaining"}
-_LACKING |= {
-    "no",
-    "none",
-    "lack",
-    "lacks",
-    "pending",
-    "owe",
-    "owes",
-    "must",
-    "need",
-    "needs",
-    "fail",
-    "failed",
-    "fails",
-}
+_LACKING |= {"no", "none", "lack", "lacks", "pending", "owe", "owes", "fail", "failed", "fails"}
 _POSSIBLE = frozenset({"can", "may", "might", "could", "possible", "possibly"})
 """Words right after a value that deny or doubt what it is, and words of a question that asks for just that: "Who has
 not paid?", "Which bay may be free?" """
+_TO_DO = re.compile(r"\b(?:must|needs?|(?:has|have|had|yet|left|remains?) to)\b")
+_NOT_DONE = re.compile(
+    r"(?:has|have|had|is|are|was|were|did)(?: (?:also|still|now|currently))?(?:n't| (?:not|never))\b"
+)
+"""A question for what is still to be done, and how an answer says that it is not done: "Who still has to pay?", "Anna
+has not paid." "Anna does not have to pay." says another thing."""
 
 
-def _denies(before: str, after: str, asked: Collection[Any]) -> str | None:
+def _denies(before: str, after: str, asked: Sequence[Any]) -> str | None:
     """The words of a clause that deny or doubt the value between both parts, which are its words joined by blanks.
     `asked` are the user's words."""
     found = _DENIED_BEFORE.search(before) or _DENIED_AFTER.match(after)
     if found is None and _LACKING.isdisjoint(asked):
         found = _NOT_SO.match(after)
+        if found and _NOT_DONE.match(found[0]) and _TO_DO.search(" ".join(map(str, asked))):
+            found = None
     if found is None and _POSSIBLE.isdisjoint(asked):
         found = _MAY_BE.match(after)
     return found[0] if found else None
@@ -368,7 +379,7 @@ _NO_REPLY = re.compile(
 )
 """Begins with no, and does not answer the question with it."""
 _UNSURE = re.compile(
-    r"\b(?:maybe|perhaps|possibly|probably|i (?:think|guess|believe|assume)|not sure|unsure"
+    rf"\b(?:{_DOUBTFUL}|i (?:think|guess|believe|assume)|not sure|unsure"
     r"|(?:don't|do not|cannot|can't) (?:know|say|tell)"
     r"|(?:can|will|let me) (?:check|look|find out))\b",
     re.IGNORECASE,
@@ -404,6 +415,8 @@ class answer_match(ReadyMade):
       ("Yes, but the answer is no", "Yes, it has not");
     - the expected answer is one of `options` (or of `task.expected["options"]`, which takes precedence), and the answer
       gives another option, too ("shipped, not yet delivered" gives one);
+    - a plain word is expected, and another one that the prompt does not have is joined to it ("Graz and Vienna");
+      not where the expected one is one of `options`, or `other_values` is above 1;
     - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
     - it lists the expected one among more than `other_values` + 1 others ("kettle, lamp, rug, mirror"; sentences, too,
       and rows without signs), or more than `other_values` of its shape, with one of these right beside it ("BAY-12 and
@@ -411,8 +424,8 @@ class answer_match(ReadyMade):
       `{"all": [...]}` in a list that has others and is the whole answer, unless `other_values` is above 1;
     - it names a date or a time only as a limit ("before 10:00") or as the end of a span that was not asked for, or
       joins with "or" what must all be said;
-    - the expected number is part of another one ("twice 12", "12 dozen", "12 kg per day" for 12 kg) or a limit that was
-      not asked for ("more than 12");
+    - the expected number is part of another one ("twice 12", "12 dozen", "12 kg per day" for 12 kg), a percentage where
+      the prompt asks how many, or a limit or an estimate that was not asked for ("more than 12", "about 12");
     - yes or no is no reply ("No idea", "Yes, probably"), or the expected text is also a small word (IT, May, option A)
       and the answer only has the word;
     - it repeats more than `other_values` other values that tools returned, in whatever form, or at least half of the
@@ -513,7 +526,7 @@ class answer_match(ReadyMade):
             amounts = [one for one in quantities(said) if [one.number] in forms or tokenize(one.text) in forms]
             has_unit = any(one.dimension for text in texts for one in quantities(str(text)))
             if amounts and all(_is_another(said, one, known, has_unit) for one in amounts):
-                return f"the answer says a limit, a part or a multiple of {amounts[0].text}"
+                return f"the answer says a limit, an estimate, a part or a multiple of {amounts[0].text}"
             for at, form in found:
                 spans |= set(range(at, at + len(form)))
         if (turned := _turned(rollout, golds)) is not None:
@@ -525,7 +538,7 @@ class answer_match(ReadyMade):
         if other is not None:
             return f"the answer also says {other!r}"
         if not self.other_numbers and any(map(is_number, _forms(golds))):
-            in_digits = tokenize(rollout.answer)  # "12.5 kg in two boxes" has one number
+            in_digits = tokenize(_MINUS.sub("-", rollout.answer))  # "12.5 kg in two boxes" has one number
             stray = next((t for t in rest if isinstance(t, Decimal) and t not in known and t in in_digits), None)
             if stray is not None:
                 return f"the answer also says {stray:f}, a number that was not asked about"
@@ -536,7 +549,10 @@ class answer_match(ReadyMade):
         is_strict = self.other_values <= 1  # whoever allows more of them allows them in a list
         if len(others) > self.other_values or (is_strict and any(_beside(said, one, right) for one in others)):
             return f"the answer also says {', '.join(others[:5])}"
-        return listed(said, right, self.other_values, rollout.user_texts, several=is_strict and len(golds) > 1)
+        is_closed = any(form in right for forms in self._options(rollout).values() for form in forms)
+        is_single = is_strict and not is_closed  # of a closed list, the options are what else may not be said
+        several = is_strict and len(golds) > 1
+        return listed(said, right, self.other_values, rollout.user_texts, single=is_single, several=several)
 
     def _options(self, rollout: Rollout) -> dict[str, list[list[Token]]]:
         options = rollout.task.expected.get("options", self.options)

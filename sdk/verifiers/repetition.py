@@ -101,7 +101,8 @@ def repeated(
 _NO_ITEM = NO_CONTENT - {"done"}
 """In a list of candidates `done` is one: the answer of tasks that only change something."""
 _SEPARATOR = re.compile(r"\s*(?:[,;/|\n\t•·&]|\s[-–—+*]\s|[.!?](?=\s|$)|\b(?:and|or)\b)\s*", re.IGNORECASE)
-_OR = re.compile(r"\bor\b", re.IGNORECASE)
+_JOINT = re.compile(r"\bor\b|\b(?:and|plus)\b(?! (?:it|they)\b)|(?<=\s)[&/+](?=\s)", re.IGNORECASE)
+"""Joins two values. After "and it" stands another sentence."""
 _PLACES: frozenset[Token] = frozenset({"in", "on", "at", "to", "from", "by", "with", "for", "under", "over"})
 _IT: frozenset[Token] = frozenset({"it", "they"})
 _HEADS: frozenset[Token] = frozenset({"is", "are", "was", "were"})
@@ -120,12 +121,14 @@ def listed(
     other_values: int,
     asked: Sequence[str] = (),
     *,
+    single: bool = False,
     several: bool = False,
 ) -> str | None:
     """The reason why an answer only lists what is right among other values, or None: the right value is an item of its
     own, and more than `other_values` + 1 other items are in the list, or one is after "or"; or a line of words without
     any sign has it; or the other of two that the user `asked` about ("A or B?") is an item beside it. Where `several`
-    are wanted, an answer that is nothing but a list has no other items.
+    are wanted, an answer that is nothing but a list has no other items. Where a plain word is wanted and no other
+    (`single`), none that the user does not have is joined to it ("Graz and Vienna").
 
     An item is a run of at most three words, all with content, between separators. Where the right one begins with a
     preposition ("in the truck"), others may, too.
@@ -163,13 +166,20 @@ def listed(
     rivals = [other for one, other in _two_asked(asked) if one in wanted and other not in wanted]
     if rival := next((one for one in pieces if is_other(one) and one[0] in rivals), None):
         return f"the answer also says {' '.join(map(str, rival[0]))!r}, the other one that was asked about"
-    for found in _OR.finditer(said):
+    for found in _JOINT.finditer(said):
         before, after = items(said[: found.start()])[-1:], items(said[found.end() :])[:1]
         if before and after and {before[0][0] in wanted, after[0][0] in wanted} == {True, False}:
-            other = after[0] if before[0][0] in wanted else before[0]
-            if is_other(other):
-                return f"the answer hedges: it also says {' '.join(map(str, other[0]))!r}"
+            one, other = (before[0], after[0]) if before[0][0] in wanted else (after[0], before[0])
+            shown = " ".join(map(str, other[0]))
+            if is_other(other) and found[0].lower() == "or":
+                return f"the answer hedges: it also says {shown!r}"
+            if is_other(other) and single and _is_plain(one[0]) and _is_plain(other[0]) and not familiar >= {*other[0]}:
+                return f"the answer also says {shown!r}"
     return None
+
+
+def _is_plain(words: Sequence[Token]) -> bool:
+    return bool(words) and not any(sign.isdigit() for word in words for sign in str(word))
 
 
 def _two_asked(asked: Sequence[str]) -> Iterator[tuple[list[Token], list[Token]]]:

@@ -78,7 +78,7 @@ _NUMBER = (
     r"\d{1,3}(?:[,'’\u00a0\u202f\u2009]\d{3})+(?:\.\d+)?|\d{1,3}(?:\.\d{3})+,\d+|\d+\.\d+|\d+,\d{1,2}(?![\d,])|\d+"
 )
 _QUANTITY = re.compile(
-    rf"(?<![\w.,:/-])(?P<sign>[-−]|\bminus\s)?(?P<before>[{_SIGNS}]|\b(?:{_CODE})\b)?\s?"
+    rf"(?<![\w.,:/-])(?P<sign>[-−]|\b(?:minus|negative)\s)?(?P<before>[{_SIGNS}]|\b(?:{_CODE})\b)?\s?"
     rf"(?P<sign2>[-−])?(?P<number>{_NUMBER})(?P<power>[eE][+-]?\d{{1,3}}(?!\w))?"
     rf"(?![.,]?\d|[-_:@]\w|/\d)(?:\s?(?P<after>[%°€$£¥₹]\s?[CFcf]?\b|[%{_SIGNS}]|[A-Za-z]+(?:/[a-z]+)?\b))?"
 )

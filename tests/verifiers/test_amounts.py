@@ -88,6 +88,38 @@ async def test_a_number_that_is_a_limit_or_a_part_of_another_amount_is_wrong(ver
     assert [one for one in answers if await score(answer=one, gold=5, **asked)] == PLAIN
 
 
+OTHER_NUMBERS = ["minus 5", "minus five", "negative 5", "-5", "5 %", "5%", "5 percent"]
+ESTIMATES = ["about 5", "It is around 5.", "roughly five", "approximately 5", "approx. 5", "circa 5", "~5", "\u2248 5"]
+ESTIMATES += ["5 or so", "5ish", "5 approximately"]
+
+
+@pytest.mark.parametrize("verifier", [answer_match(), answer_number()])
+async def test_an_estimate_a_negative_number_and_a_percentage_are_no_number_of_things(verifier):
+    asked = {"prompt": "How many nurses are there?", "verifier": verifier}
+    answers = (*OTHER_NUMBERS, *ESTIMATES, *PLAIN)
+    assert [one for one in answers if await score(answer=one, gold=5, **asked)] == PLAIN
+
+
+@pytest.mark.parametrize("verifier", [answer_match(), answer_number()])
+async def test_a_number_may_have_a_sign_in_words_and_an_estimate_or_a_percentage_that_is_asked_for(verifier):
+    for prompt, answer, gold in (
+        ("How cold is it?", "minus five", -5),
+        ("How cold is it?", "It is negative 5.", -5),
+        ("How much is ten minus five, and minus two?", "10 minus 5, minus 2, is 3.", 3),
+        ("About how many nurses are there?", "about 5", 5),
+        ("How many percent are late?", "5 %", 5),
+        ("How many of them are late?", "5 %", 5),
+        ("What is the discount?", "5 %", 5),
+    ):
+        assert await score(verifier, answer, gold, prompt=prompt) == 1, answer
+
+
+async def test_a_tolerance_takes_estimates():
+    assert await score(answer_number(relative=0.1), "about 12.5 kg", "12 kg") == 1
+    assert await score(answer_number(within=1), "~12.5 kg", "12 kg") == 1
+    assert await score(answer_number(), "about 12 kg", "12 kg") == 0
+
+
 @pytest.mark.parametrize(
     ("prompt", "answer", "gold"),
     [

@@ -103,6 +103,13 @@ async def test_a_list_may_have_a_lead_in_the_words_of_the_prompt(lead):
     assert await judge(answer_set(), f"{lead}ICU, Oncology, Surgery", {"answer": WARDS}, prompt="Which wards are open?")
 
 
+@pytest.mark.parametrize("tool", ["list_wards", "listWards", "wards.list"])
+async def test_a_list_may_begin_with_a_noun_in_the_name_of_a_called_tool(tool):
+    for lead, calls, earns in (("Wards", [tool], 1), ("Wards", [], 0), ("Departments", [tool], 0)):
+        asked = {"prompt": "Which are open?", "calls": [(name, {}) for name in calls]}
+        assert await judge(answer_set(), f"{lead}: ICU, Oncology, Surgery", {"answer": WARDS}, **asked) == earns
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -125,6 +125,9 @@ async def test_what_only_contains_the_right_words_does_not_count(answer, gold, p
                 "BAY-12 might be free.",
                 "It may be BAY-12.",
                 "BAY-12 probably.",
+                "Allegedly BAY-12.",
+                "It is supposedly BAY-12.",
+                "BAY-12, allegedly.",
                 "BAY-12 (not sure)",
                 "BAY-12, I think.",
                 "BAY-12, but I'm not sure.",
@@ -133,6 +136,14 @@ async def test_what_only_contains_the_right_words_does_not_count(answer, gold, p
         ),
         ("Which bay is not free?", "BAY-12", ["BAY-12 is not free."], ["It may be BAY-12."]),
         ("Who hasn't paid?", "Anna", ["Anna has not paid."], ["Anna, maybe."]),
+        (
+            "Who still has to pay?",
+            "Anna",
+            ["Anna has not paid.", "Anna hasn't paid yet.", "Anna still has to pay."],
+            ["Anna does not have to pay.", "Anna need not pay.", "Anna cannot pay.", "Anna will not pay."],
+        ),
+        ("Who must pay?", "Anna", ["Anna did not pay.", "Anna must pay."], ["Anna must not pay.", "Anna mustn't pay."]),
+        ("Who has moved to Graz?", "Anna", ["Anna has moved to Graz."], ["Anna has not moved to Graz."]),
         ("Which bay may be free?", "BAY-12", ["BAY-12 may be free."], ["BAY-12 is not free."]),
         ("Which room is free?", "B-4", ["Room B-4 is free."], ["Room B-4 is not free."]),
         (
@@ -174,6 +185,14 @@ async def test_yes_and_no_do_not_count_where_their_clause_says_the_opposite(prom
 @pytest.mark.parametrize(
     ("prompt", "gold", "right", "wrong"),
     [
+        (
+            "Where is it?",
+            "Graz",
+            ["Graz, Austria", "It is in Graz and it is closed."],
+            ["Graz and Vienna", "Vienna & Graz", "Graz / Vienna", "It is in Graz and Vienna.", "both Graz and Vienna"],
+        ),
+        ("Who works with Ben?", "Anna", ["Anna and Ben", "Anna works with Ben."], ["Anna and Carl", "Carl and Anna"]),
+        ("What is its status?", "shipped", ["It is shipped and paid."], ["shipped and delivered"]),
         (
             "When does it start?",
             "2026-01-05",

@@ -229,7 +229,7 @@ class BatchStats:
     scored_rows: int = 0
     scored_tokens: int = 0
     """Rows and sampled tokens of all scored rollouts. Losses are averaged over these, as TRL does: a step in which one
-    group of many has a signal is a small step."""
+    group of many has a signal is a small step. Of rollouts that were cut off, the rows count and the tokens do not."""
     trained_rows: int = 0
     trained_tokens: int = 0
 
@@ -268,12 +268,12 @@ def build_batch(groups: Sequence[Sequence[Rollout]], config: TrainConfig | None 
             stats.sampled_tokens += _sampled(made)
             if segment.value is None:
                 continue
+            counts = signal or not config.curriculum.dynamic_sampling_rounds
+            stats.scored_rows += len(made) if counts else 0
             if config.grpo.mask_truncated_completions and _is_cut_off(segment, config.grpo):
                 cut_off.add(segment.rollout.id)
                 continue
-            if signal or not config.curriculum.dynamic_sampling_rounds:
-                stats.scored_rows += len(made)
-                stats.scored_tokens += _sampled(made)
+            stats.scored_tokens += _sampled(made) if counts else 0
             if segment.advantage is not None or config.trains_without_signal:
                 rows += [TrainRow(row, segment.advantage or 0.0) for row in made]
         batch.groups.append(rows)

@@ -129,7 +129,8 @@ def test_a_rollout_cut_off_by_length_is_counted_in_the_baseline_but_not_trained(
     ).groups
     assert [row.advantage for row in kept] == pytest.approx([2 / 3, -1 / 3, -1 / 3])
     assert [row.advantage for row in masked] == pytest.approx([2 / 3, -1 / 3])
-    assert (batch.stats.cut_off, batch.stats.scored_rows, batch.stats.unscored) == (1, 2, 0)
+    assert (batch.stats.cut_off, batch.stats.unscored) == (1, 0)
+    assert (batch.stats.scored_rows, batch.stats.scored_tokens) == (3, 4)  # TRL counts its row, without its tokens
 
 
 def test_with_dynamic_sampling_only_groups_with_signal_are_averaged_over() -> None:

@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset
+from fresh_models import fresh_model
 from test_micro_batches import LOSSES, Nowhere, assert_same, row
 from test_shared_prefix import SIZES
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+from trl import GRPOConfig, GRPOTrainer
 
 import sdk
 from sdk.policies.models import LoadedModel, load_model
-from sdk.records import TokenRow
-from sdk.trainer.batch import Batch, BatchStats, TrainRow
+from sdk.records import Rollout, Task, TokenRow, Verdict
+from sdk.trainer.batch import Batch, BatchStats, TrainRow, build_batch
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.grpo import RolloutTrainer, make_trainer
 
@@ -102,22 +105,89 @@ def test_a_loss_and_its_gradient_are_those_of_its_paper(
 
 
 def trainer_of(
-    loaded: Any, folder: Path, rows: list[TrainRow], scored_rows: int | None = None, **options: Any
+    loaded: Any, folder: Path, rows: list[TrainRow] | Batch, scored_rows: int | None = None, **options: Any
 ) -> RolloutTrainer:
-    tokens = sum(sum(row.tokens.sampled) for row in rows)
-    stats = BatchStats(scored_rows=scored_rows or len(rows), scored_tokens=tokens)
+    batch = rows if isinstance(rows, Batch) else scored(rows, scored_rows)
     trainer = make_trainer(
         loaded.model,
         loaded.tokenizer,
         config=TrainConfig.of({"grpo.num_generations": 2, "grpo.prompts_per_step": 1, "grpo.max_steps": 1, **options}),
         output_dir=str(folder),
-        collect=lambda step: Batch(groups=[rows], stats=stats),
+        collect=lambda step: batch,
         publisher=Nowhere(),
         callbacks=[],
     )
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
     return trainer
+
+
+def scored(rows: list[TrainRow], scored_rows: int | None) -> Batch:
+    tokens = sum(sum(row.tokens.sampled) for row in rows)
+    return Batch(groups=[rows], stats=BatchStats(scored_rows=scored_rows or len(rows), scored_tokens=tokens))
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo", "sapo", "bnpo", "dapo"])
+def test_where_a_rollout_was_cut_off_and_left_out_loss_and_gradient_are_those_that_trl_computes(
+    tiny_model_dir: Path, tmp_path: Path, loss_type: str
+) -> None:
+    scores = {"first": 1.0, "second": 0.0, "cut": 0.2}
+    theirs = fresh_model(tiny_model_dir)
+    end = theirs.tokenizer.eos_token_id
+    completions = {"first": [8, 9, end], "second": [8, 12, 13, end], "cut": [8, 10, 11, 14, 15]}
+    arguments = GRPOConfig(
+        str(tmp_path / "theirs"),
+        loss_type=loss_type,
+        mask_truncated_completions=True,
+        scale_rewards="none",
+        num_generations=3,
+        per_device_train_batch_size=3,
+        max_completion_length=64,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+    )
+    trl = GRPOTrainer(
+        theirs.model,
+        reward_funcs=lambda **_: [*scores.values()],
+        args=arguments,
+        train_dataset=Dataset.from_list([{"prompt": "p"}] * 3),
+        processing_class=theirs.tokenizer,
+    )
+    # What it would sample, in the form in which it returns it.
+    texts = ["one", "two", "three"]
+    trl._generate = lambda _: ([PROMPT] * 3, [*completions.values()], None, texts, None, {}, None, [])
+    trl.current_gradient_accumulation_steps = 1
+    trl.model.train()
+    expected = trl.compute_loss(trl.model, trl._generate_and_score_completions([{"prompt": "p"}] * 3))
+    expected.backward()
+
+    ours = fresh_model(tiny_model_dir)
+    group = [
+        Rollout(
+            id=name,
+            task=Task(prompt="p"),
+            rows=[
+                TokenRow(
+                    prompt_ids=PROMPT,
+                    completion_ids=completion,
+                    sampled=[True] * len(completion),
+                    logprobs=log_probs(ours.model, completion).tolist(),
+                    versions=[0] * len(completion),
+                )
+            ],
+            verdict=Verdict(score=scores[name]),
+            stop_reason="token_limit" if name == "cut" else "answered",
+        )
+        for name, completion in completions.items()
+    ]
+    options = {"grpo.loss_type": loss_type, "grpo.scale_rewards": "none", "limits.max_tokens": 64}
+    batch = build_batch([group], TrainConfig.of({"grpo.mask_truncated_completions": True, **options}))
+    trainer = trainer_of(ours, tmp_path / "ours", batch, **options)
+    found = trainer.compute_loss(trainer.model, trainer.next_inputs())
+    found.backward()
+    assert found.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert_same([one.grad for one in trainer.model.parameters()], [one.grad for one in trl.model.parameters()])
 
 
 def test_rows_far_from_the_sampler_are_left_out_by_the_sampler_s_probabilities_also_where_ratios_are_corrected(

@@ -587,7 +587,8 @@ async def taught(
     a call, which teach no tool, and those that would teach a mistake: with a call that failed, ended by a limit, or
     with an empty answer. Raises `PolicyFailure` where the teacher broke in all tries, and none was known.
     """
-    report, order, broken = SearchReport(), list(tasks), 0
+    report, order = SearchReport(), list(tasks)
+    played = broken = 0
     random.Random(context.seed).shuffle(order)  # the first are often of one kind
     before = {rollout.task.id: rollout for rollout in known}
     engine = replace(context, host=None).engine(teacher)
@@ -603,7 +604,8 @@ async def taught(
                 continue
             asked = [task for task in wave if task.id not in before]
             rollouts = await engine.run(tries_of(asked, TRIES, context.seed, name="teacher"), sampling=sampling)
-            broken += _count(report, rollouts)
+            broke = _count(report, rollouts)
+            played, broken = played + len(rollouts), broken + broke
             for task in wave:
                 tries = [rollout for rollout in rollouts if rollout.task.id == task.id]
                 right = [rollout for rollout in tries if is_success(rollout, context.success_threshold)]
@@ -620,13 +622,12 @@ async def taught(
                 else:
                     (report.paid_for_nothing if right and not calling else report.not_found).append(task)
                 step.advance(note=f"{len(report.found)} found")
-            if journal is not None:
+            if journal is not None and (not rollouts or broke < len(rollouts)):
+                # Otherwise the endpoint may have been down: a run that goes on asks for these tasks again.
                 journal.append(report.note(wave))
             enough = _HOPELESS if begin + at_once < len(order) else 1
-            if not report.found and broken == report.candidates >= enough:
-                raise PolicyFailure(
-                    f"the teacher answered in none of {report.candidates} tries, the last: {report.failure}"
-                )
+            if not report.found and broken == played >= enough:
+                raise PolicyFailure(f"the teacher answered in none of {played} tries, the last: {report.failure}")
     return report
 
 

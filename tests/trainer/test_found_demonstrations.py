@@ -24,6 +24,7 @@ from sdk.rollouts.run_context import RunContext
 from sdk.synthesis.found_demonstrations import taught
 from sdk.tasks import load_tasks
 from sdk.traces import RunFolder
+from sdk.traces.journal import Journal
 from sdk.trainer.task_splits import split_for_training
 
 SHORT = {"max_turns": 3, "max_turn_tokens": 8, "max_tokens": 16}
@@ -152,6 +153,44 @@ async def test_where_the_task_that_a_teacher_refuses_is_all_that_is_left_the_oth
     assert len(kept) == 2
     assert again.found.keys() == first.found.keys() == {rollout.task.id for rollout in kept}
     assert again.candidates == 4
+
+
+async def test_a_teacher_is_asked_again_only_for_tasks_for_which_it_could_not_be_reached(tmp_path: Path) -> None:
+    tasks = [sdk.Task(id=item, prompt=f"Tell me of the {item}.") for item in PRICES]
+    asked: list[str] = []
+    kept: list[Rollout] = []
+    down = {"rug", "desk", "lamp"}
+
+    def script(messages: list[Message], _: int) -> Any:
+        item = item_of(messages)
+        if messages[-1].role == "user":
+            asked.append(item)
+            if item in down:
+                raise PolicyFailure("unreachable")
+            return [ToolCall(id="c0", name="price", arguments={"item": item})]
+        return "I cannot tell." if item == "rug" else f"It costs {PRICES[item]}."
+
+    async with connect([price]) as source:
+        context = RunContext(tools=source, verifier=asks_for_prices, limits=sdk.Limits(), concurrency=4)
+
+        async def play(agent: ScriptedAgent) -> Any:
+            journal = Journal(tmp_path / "work.jsonl")
+            asked.clear()
+            try:
+                return await taught(tasks, context, agent, wanted=3, known=kept, on_found=kept.append, journal=journal)
+            finally:
+                journal.close()
+
+        with pytest.raises(PolicyFailure, match="answered in none of 8 tries"):
+            await play(ScriptedAgent(script))
+        assert len(set(asked)) == 2
+        down.clear()
+        report = await play(ScriptedAgent(script))
+        assert (sorted(report.found), [task.id for task in report.not_found]) == (["desk", "lamp"], ["rug"])
+        assert sorted(set(asked)) == sorted(PRICES)
+        report = await play(ScriptedAgent(script))
+        assert (sorted(report.found), [task.id for task in report.not_found]) == (["desk", "lamp"], ["rug"])
+        assert asked == []
 
 
 def test_a_task_that_a_teacher_refuses_does_not_end_the_training(tiny_model_dir: Path, tmp_path: Path) -> None:

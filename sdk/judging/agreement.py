@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_bridge.safe_text import visible
 
-from ..errors import ConfigError, VerifierError, wrong_fields
+from ..errors import ConfigError, ToolbakeError, VerifierError, wrong_fields
 from ..evaluation.conditions import is_success, require_threshold
 from ..evaluation.statistics import Interval, wilson
 from ..records import Rollout, Task
@@ -39,6 +39,8 @@ class Agreement(BaseModel, frozen=True):
     unscored: dict[str, str]
     """Why, by the example's number."""
     disagreements: list[str]
+    threshold: float = 1.0
+    """The score from which the judge passes an answer."""
 
     @property
     def examples(self) -> int:
@@ -63,6 +65,26 @@ class Agreement(BaseModel, frozen=True):
             return None
         low, middle, high = ((p - chance) / (1 - chance) for p in (accuracy.low, accuracy.estimate, accuracy.high))
         return Interval(estimate=middle, low=max(-1.0, low), high=high)
+
+    def require(self, min_kappa: float, *, option: str) -> None:
+        """Raises `ToolbakeError` where kappa is below `min_kappa`, the value of `option`, or may be chance: where its
+        interval reaches down to 0, as it does with few examples, or few of one label."""
+        kappa = self.kappa_interval
+        if kappa is None:
+            raise ToolbakeError(
+                f"kappa is not defined, because no two different answers were given, so {option} {min_kappa:g} "
+                "cannot be checked; add examples of both labels"
+            )
+        of = f"(kappa {kappa.estimate:.2f} on {self.examples} examples, at the threshold {self.threshold:g})"
+        if kappa.estimate < min_kappa:
+            raise ToolbakeError(
+                f"the agreement {of} is below {option} {min_kappa:g}; sharpen the criteria, or take another model"
+            )
+        if min_kappa > 0 and kappa.low <= 0:
+            raise ToolbakeError(
+                f"the agreement {of} may be chance: its interval begins at {kappa.low:.2f}; {option} {min_kappa:g} "
+                "needs one above 0, so label more examples"
+            )
 
     @property
     def _chance(self) -> float:
@@ -164,13 +186,13 @@ async def measure_agreement(
             judged[place] = str(error)
 
     await work_through(range(len(examples)), judge_one, at_once=concurrency)
-    found = _count(judged, examples)
+    found = _count(judged, examples, threshold)
     if isinstance(verifier, Judge) and verifier.cache is not None:
-        verifier.cache.put("agreement", {verifier.identity: {"kappa": found.kappa, "examples": found.examples}})
+        verifier.cache.put("agreement", {verifier.identity: found.model_dump(exclude={"unscored", "disagreements"})})
     return found
 
 
-def _count(judged: Sequence[bool | str], examples: Sequence[Labelled]) -> Agreement:
+def _count(judged: Sequence[bool | str], examples: Sequence[Labelled], threshold: float) -> Agreement:
     pairs = [(said, label) for said, (_, label) in zip(judged, examples, strict=True)]
     differing = [
         f"example {number}: labelled {'right' if label else 'wrong'}, judged {'right' if said else 'wrong'}: "
@@ -185,6 +207,7 @@ def _count(judged: Sequence[bool | str], examples: Sequence[Labelled]) -> Agreem
         too_strict=pairs.count((False, True)),
         unscored={str(number): said for number, said in enumerate(judged, 1) if isinstance(said, str)},
         disagreements=differing,
+        threshold=threshold,
     )
 
 

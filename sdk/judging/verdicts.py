@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from mcp_bridge.safe_text import cut
 
-from ..errors import ConfigError, VerifierError
+from ..errors import ConfigError, ToolbakeError, VerifierError
 from ..evaluation.conditions import is_success
 from ..evaluation.faults import FAULTS, Fault
 from ..policies.model_source import ModelSource
@@ -105,16 +105,17 @@ class Judge(Asker):
     def _require_agreement(self) -> None:
         if self._min_kappa is None:
             return
+        from .agreement import Agreement  # which imports this module
+
         known = self.cache.get("agreement", self.identity) if self.cache is not None else None
-        if known is None:
+        if known is None or "threshold" not in known:
             raise VerifierError(
                 "the judge was never measured against labelled examples; run `toolbake judge check` with it first"
             )
-        if known["kappa"] is None or known["kappa"] < self._min_kappa:
-            raise VerifierError(
-                f"the judge's agreement with {known['examples']} labelled examples is kappa {known['kappa']}, below "
-                f"min_kappa={self._min_kappa}; sharpen its criteria, or take another model"
-            )
+        try:
+            Agreement(**known, unscored={}, disagreements=[]).require(self._min_kappa, option="min_kappa")
+        except ToolbakeError as error:
+            raise VerifierError(f"the judge scores nothing: {error}") from None
 
 
 def judge(
@@ -135,7 +136,7 @@ def judge(
     `model` is an endpoint, `(url, model name)` or a mapping, a local model's folder or name, or an agent. The score is
     1 where all criteria hold, or their share (`score="share"`, which invites collecting the easy ones). `cache` is a
     file that keeps answers for this and later runs. With `min_kappa` it scores nothing before `toolbake judge check`
-    measured at least that agreement (Cohen's kappa), kept in the cache.
+    measured at least that agreement (Cohen's kappa) on enough examples that it cannot be chance. The cache keeps it.
 
     A judge that fails, is over its `budget`, or gives no JSON verdict in `tries` leaves the rollout unscored.
 
@@ -149,7 +150,7 @@ def judge(
     if score not in ("all", "share"):
         raise ConfigError(f"judge: score is {score!r}; choose 'all' or 'share'")
     if min_kappa is not None and (cache is None or not -1 <= min_kappa <= 1):
-        raise ConfigError(f"judge: min_kappa is {min_kappa!r}; it must be at most 1, and it needs a cache")
+        raise ConfigError(f"judge: min_kappa is {min_kappa!r}; it must be from -1 to 1, and it needs a cache")
     asking = {"cache": cache, "budget": budget, "tries": tries, "max_tokens": max_tokens}
     return Judge(model, criteria, gold=gold, score=score, min_kappa=min_kappa, **asking)
 

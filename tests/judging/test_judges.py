@@ -236,8 +236,24 @@ async def test_a_judge_with_min_kappa_scores_nothing_before_it_was_measured_well
     with pytest.raises(VerifierError, match="never measured"):
         await run_verifier(build("gullible"), one("shipped"))  # another model is another judge
     await measure_agreement(build("gullible"), labelled_examples(bad))
-    with pytest.raises(VerifierError, match=r"kappa 0.3999.*|kappa 0.4"):
+    with pytest.raises(
+        VerifierError, match=r"kappa 0\.40 on 10 examples, at the threshold 1\) is below min_kappa 0\.6"
+    ):
         await run_verifier(build("gullible"), one("shipped"))
+
+
+async def test_an_agreement_on_few_examples_or_on_few_of_one_label_does_not_count_for_min_kappa(endpoint, tmp_path):
+    verifier = judge((endpoint, "honest"), gold=True, cache=tmp_path / "judge.db", min_kappa=0.6)
+    for number, counts, threshold in ((2, (1, 1), 0.5), (3, (2, 1), 1.0)):
+        few = write(tmp_path / f"{number}.jsonl", labels(*counts))
+        await measure_agreement(verifier, labelled_examples(few), threshold=threshold)
+        said = (
+            rf"kappa 1\.00 on {number} examples, at the threshold {threshold:g}\) may be chance: .* label more examples"
+        )
+        with pytest.raises(VerifierError, match=said):
+            await run_verifier(verifier, one("shipped"))
+    await measure_agreement(verifier, labelled_examples(write(tmp_path / "more.jsonl", labels(6, 6))))
+    assert (await run_verifier(verifier, one("shipped"))).score == 1
 
 
 def check_in_shell(examples, endpoint, tmp_path, model="honest"):
@@ -254,6 +270,8 @@ def test_the_command_says_how_far_a_judge_agrees_and_fails_below_the_wanted_kapp
     assert "kappa       1.00" in good.stdout
     bad = check_in_shell(write(tmp_path / "b.jsonl", labels(4, 3, 2, 1)), endpoint, tmp_path)
     assert (bad.exit_code, "below --min-kappa 0.6" in bad.output) == (1, True)
+    few = check_in_shell(write(tmp_path / "f.jsonl", labels(1, 1)), endpoint, tmp_path)
+    assert (few.exit_code, "may be chance" in few.output, "label more examples" in few.output) == (1, True, True)
     same = check_in_shell(write(tmp_path / "s.jsonl", labels(4, 0)), endpoint, tmp_path)
     assert (same.exit_code, "kappa is not defined" in same.output, "examples of both labels" in same.output) == (
         1,

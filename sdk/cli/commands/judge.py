@@ -43,13 +43,21 @@ def check(
     import anyio
 
     from ...errors import ToolbakeError
-    from ...judging import Judge, Ranked, labelled_examples, measure_agreement, measure_ranking
+    from ...judging import (
+        Agreement,
+        Judge,
+        Ranked,
+        RankingAgreement,
+        labelled_examples,
+        measure_agreement,
+        measure_ranking,
+    )
     from ...process import printing_to_stderr
     from ..sources import load_verifier
 
     judge, labelled = load_verifier(verifier), labelled_examples(examples)
 
-    async def measure() -> list[float | None]:
+    async def measure() -> tuple[Agreement, RankingAgreement | None]:
         try:
             with printing_to_stderr():
                 found = await measure_agreement(judge, labelled, threshold=threshold, concurrency=concurrency)
@@ -58,23 +66,20 @@ def check(
                 why = next(iter(found.unscored.values()))
                 raise ToolbakeError(f"the verifier gave no verdict on any of the {len(labelled)} examples: {why}")
             if not isinstance(judge, Ranked):
-                return [found.kappa]
+                return found, None
             with printing_to_stderr():
                 ranking = await measure_ranking(judge, labelled, concurrency=concurrency)
             typer.echo(f"\nthe ranking among them\n{ranking}")
-            return [found.kappa, ranking.kappa]
+            return found, ranking
         finally:
             if isinstance(judge, Judge | Ranked):
                 await judge.close()
 
-    for kappa in anyio.run(measure):
-        if kappa is None:
-            raise ToolbakeError(
-                f"kappa is not defined, because no two different answers were given, so --min-kappa {min_kappa:g} "
-                "cannot be checked; add examples of both labels"
-            )
-        if kappa < min_kappa:
-            raise ToolbakeError(f"the agreement (kappa {kappa:.2f}) is below --min-kappa {min_kappa:g}")
+    found, ranking = anyio.run(measure)
+    found.require(min_kappa, option="--min-kappa")
+    if ranking is not None and (ranking.kappa is None or ranking.kappa < min_kappa):
+        shown = "not defined" if ranking.kappa is None else f"{ranking.kappa:.2f}"
+        raise ToolbakeError(f"the agreement of the ranking (kappa {shown}) is below --min-kappa {min_kappa:g}")
 
 
 Rows = Annotated[Path, arg("ROWS", "A .jsonl file of objects.", default=False)]

@@ -7,6 +7,7 @@ and no memory address, which differs from process to process, takes part.
 from __future__ import annotations
 
 import dataclasses
+import dis
 import functools
 import hashlib
 import inspect
@@ -190,6 +191,45 @@ def digest(value: Any) -> str:
     return _hash(json.dumps(describe(value)))
 
 
+def program_digest(program: Any) -> str:
+    """`digest` of something that can be called, with the constants and the user's own functions that its code names,
+    and those that these name. What code assigns to does not count: it tells how far a program is."""
+    named: dict[str, Any] = {}
+    assigned: set[str] = set()
+    _note_globals(program, named, assigned)
+    constants = {name: value for name, value in named.items() if name not in assigned}
+    return digest([program, constants]) if constants else digest(program)
+
+
+_CONSTANTS = (str, bytes, int, float, complex, type(None), tuple, frozenset)
+
+
+def _note_globals(program: Any, named: dict[str, Any], assigned: set[str]) -> None:
+    while isinstance(program, functools.partial):
+        program = program.func
+    if not isinstance(program, types.FunctionType | types.MethodType):
+        program = getattr(type(program), "__call__", None)  # noqa: B004
+    function = inspect.unwrap(getattr(program, "__func__", program))
+    if not isinstance(function, types.FunctionType):
+        return
+    codes = [function.__code__]
+    for code in codes:
+        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
+        for step in dis.get_instructions(code):
+            name, key = step.argval, f"{function.__module__}.{step.argval}"
+            if step.opname == "STORE_GLOBAL":
+                assigned.add(key)
+            if step.opname != "LOAD_GLOBAL" or key in named or is_secret_key(name) or name.startswith("__"):
+                continue
+            value = function.__globals__.get(name)
+            is_function = isinstance(value, types.FunctionType)
+            is_own = is_function and (value.__module__ == function.__module__ or _is_users(value.__module__))
+            if is_own or isinstance(value, _CONSTANTS):
+                named[key] = value
+            if is_own:
+                _note_globals(value, named, assigned)
+
+
 def tasks_identity(tasks: Sequence[Task]) -> dict[str, Any]:
     """How many tasks, and a digest of everything in them, in their order."""
     return {"count": len(tasks), "digest": digest(list(tasks))}
@@ -289,7 +329,10 @@ _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 
 
 def _is_of_users_class(value: Any) -> bool:
-    module = type(value).__module__
+    return _is_users(type(value).__module__)
+
+
+def _is_users(module: str) -> bool:
     file = getattr(sys.modules.get(module), "__file__", None)
     is_installed = module != "__main__" and (file is None or file.startswith(_LIBRARIES))
     return not is_installed and module.partition(".")[0] not in _OWN_PACKAGES

@@ -103,6 +103,52 @@ def test_objects_of_the_user_s_in_an_agent_count_with_their_attributes(make: Cal
     assert cold.identity["name"] == hot.identity["name"]
 
 
+AGENT = """
+SYSTEM = {system!r}
+LIMITS = {limits!r}
+API_KEY = {key!r}
+SEEN = []
+COUNT = 0
+
+def shortened(text):
+    return text[:LIMITS[0]]
+
+def agent(task, endpoint):
+    global COUNT
+    COUNT += 1
+    SEEN.append(API_KEY)
+    return [shortened(SYSTEM) for _ in range(1)][0]
+
+def plain(task, endpoint):
+    return task.id
+"""
+
+
+def test_an_agent_counts_with_the_constants_and_the_functions_that_it_reads() -> None:
+    def module(system: str = "Be brief.", limits: tuple[int, ...] = (1, 2), key: str = "k") -> dict[str, Any]:
+        names: dict[str, Any] = {"__name__": "users_agent"}
+        exec(AGENT.format(system=system, limits=limits, key=key), names)
+        return names
+
+    def identity(names: dict[str, Any], agent: Any = None) -> Any:
+        program = program_of(agent or names["agent"])
+        assert program is not None
+        return program.identity
+
+    names = module()
+    known = identity(names)
+    assert identity(module()) == known
+    names["agent"](Task(**BASE), None)
+    assert (names["COUNT"], names["SEEN"]) == (1, ["k"])
+    assert identity(names) == known, "it has run, and is the same"
+    assert identity(module(key="another")) == known, "secrets take no part"
+    assert identity(module(system="Be long.")) != known
+    assert identity(module(limits=(3,))) != known, "read by the function that it calls"
+    part, again, other = (functools.partial(one["agent"]) for one in (names, module(), module("Be long.")))
+    assert identity({}, part) == identity({}, again) != identity({}, other)
+    assert identity(names, names["plain"])["digest"] == digest(names["plain"]), "as runs were begun with"
+
+
 def test_objects_that_all_hold_each_other_and_long_chains_are_described_at_once() -> None:
     class Node:
         def __init__(self, following: Any = None) -> None:

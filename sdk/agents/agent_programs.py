@@ -175,6 +175,9 @@ def _text_of(error: BaseException) -> str:
 
 
 _END_S = 5.0
+_LEAST_TURNS, _LEAST_S = 3, 0.1
+"""What is left in a loop gets so many turns to close itself, however late it is: to be cancelled, to be collected, and
+to close. A turn that nothing ends takes so many seconds."""
 _SHOWN_CHARS = 2000
 
 
@@ -196,9 +199,12 @@ async def _end(loop: asyncio.AbstractEventLoop) -> None:
 
     _cancel(others())
     gc.collect()  # clients that nobody closed begin to close themselves, in tasks
-    while others() and loop.time() < until:
-        await asyncio.wait(others(), timeout=until - loop.time())  # no name here keeps a task and its client
+    turns = _LEAST_TURNS  # collecting alone may take longer than the time, and the machine may stand still
+    while others() and (turns or loop.time() < until):
+        least = _LEAST_S if turns else 0.0
+        await asyncio.wait(others(), timeout=max(least, until - loop.time()))  # no name here keeps a task
         gc.collect()
+        turns = max(0, turns - 1)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_END_S / 4):
             await loop.shutdown_asyncgens()

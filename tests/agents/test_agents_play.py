@@ -309,7 +309,8 @@ async def test_agents_at_once_are_never_mixed_up():
     assert json.loads(report.model_dump_json())["conditions"]["scripted"]["unscored"] == 0
 
 
-async def test_what_an_agent_left_open_closes_itself_before_its_loop_ends():
+@pytest.mark.parametrize("stands_still", [False, True])
+async def test_what_an_agent_left_open_closes_itself_before_its_loop_ends(stands_still):
     closed, left = [], []
 
     class Client:
@@ -323,7 +324,12 @@ async def test_what_an_agent_left_open_closes_itself_before_its_loop_ends():
             closed.append(self)
 
     async def wait(client):
-        await asyncio.sleep(3600)
+        loop = asyncio.get_running_loop()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            late = loop.time() + 60
+            loop.time = (lambda: late) if stands_still else loop.time
 
     async def agent(task, endpoint):
         asyncio.get_running_loop().create_task(wait(Client()))

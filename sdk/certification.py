@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ import anyio
 from mcp_bridge import Handlers
 
 from .connecting import connect
-from .errors import ConfigError, StoppedByAlarm
+from .errors import ConfigError, StoppedByAlarm, require_number
 from .evaluation.conditions import is_success, require_threshold
 from .probing.certificate import Certificate, TrainedAttack, judge_probes, play_probes
 from .probing.probes import ATTACKS, GOLD
@@ -68,10 +67,9 @@ async def certify_async(
     if unknown := [name for name in allow if name not in known]:
         raise ConfigError(f"there is no probe {unknown[0]!r} to allow; the probes are {', '.join(known)}")
     require_threshold(threshold)
-    if most_tasks < 1:
-        raise ConfigError(f"most_tasks is {most_tasks}; give 1 or more tasks to try the probes on")
-    if not 0 <= train_minutes < math.inf:
-        raise ConfigError(f"train_minutes is {train_minutes:g}; give minutes above 0, or 0 to train no policy")
+    require_number("most_tasks", most_tasks, least=1, whole=True)
+    require_number("train_minutes", train_minutes, least=0)
+    require_number("concurrency", concurrency, least=1, whole=True)
     if model is not None and not train_minutes:
         raise ConfigError(f"`model` is {str(model)!r} and does nothing without train_minutes; leave it out")
     tasks = load_tasks(prompts)

@@ -16,7 +16,7 @@ from mcp_bridge.records import Tool
 from mcp_bridge.safe_text import listed
 
 from .connecting import connect
-from .errors import ConfigError
+from .errors import ConfigError, require_number
 from .evaluation.conditions import is_success, require_threshold
 from .evaluation.report import CONDITIONS
 from .policies.model_source import ModelSource, check_model_source, model_label, open_agent
@@ -286,8 +286,7 @@ def _check_wanted(licence: str, samples: int, per_task: int, threshold: float, p
     if not licence.strip():
         raise ConfigError('`licence` is empty; name what the examples may be used under, for example "apache-2.0"')
     for name, value in (("samples", samples), ("per_task", per_task)):
-        if value < 1:
-            raise ConfigError(f"{name} is {value}; it must be 1 or more")
+        require_number(name, value, least=1, whole=True)
     require_threshold(threshold)
     require_writable(path)
     if path.exists():

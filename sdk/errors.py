@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -52,6 +54,14 @@ class UserFailure(ToolbakeError):
 
 class VerifierError(ToolbakeError):
     """A verifier raised or returned something that is not a score. The rollout stays unscored."""
+
+
+def require_number(name: str, value: Any, *, least: float = -math.inf, whole: bool = False) -> None:
+    """Raises `ConfigError` for a value that is no finite number from `least` on. True and False are none."""
+    is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+    if not (is_number and math.isfinite(value) and value >= least):
+        kind = "a whole number" if whole else "a finite number"
+        raise ConfigError(f"{name} is {value!r}; give {kind}" + f" from {least:g}" * math.isfinite(least))
 
 
 def wrong_fields(error: ValidationError, whole: str) -> str:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import anyio
 
-from .errors import ConfigError, plain_errors
+from .errors import plain_errors, require_number
 
 Item = TypeVar("Item")
 
@@ -17,8 +17,7 @@ async def work_through(items: Iterable[Item], work: Callable[[Item], Awaitable[N
 
     Raises what `work` raises first; the rest is cancelled then. Raises `ConfigError` where nothing may be under way.
     """
-    if at_once < 1:
-        raise ConfigError(f"concurrency is {at_once}; it must be 1 or more")
+    require_number("concurrency", at_once, least=1, whole=True)
     waiting = iter(items)
 
     async def worker() -> None:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ..errors import ConfigError
+from ..errors import ConfigError, require_number
 from ..records import Rollout, Task
 from .statistics import (
     Interval,
@@ -200,8 +200,7 @@ class ConditionSummary(BaseModel):
 
 def require_threshold(threshold: float, name: str = "threshold") -> None:
     """Raises `ConfigError` for a threshold that no score reaches or fails to reach, such as `nan`."""
-    if not math.isfinite(threshold):
-        raise ConfigError(f"{name} is {threshold}; give a finite number, such as 1.0")
+    require_number(name, threshold)
 
 
 def is_success(rollout: Rollout, threshold: float) -> bool:

@@ -17,7 +17,7 @@ from mcp_bridge.guard import warn_of
 
 from ..agents import agent_facts, agent_identity, host_of, program_of
 from ..connecting import connect
-from ..errors import ConfigError
+from ..errors import ConfigError, require_number
 from ..policies.model_source import (
     ModelSource,
     check_model_source,
@@ -251,6 +251,8 @@ async def evaluate_async(
     elsewhere = read_verdicts(verdicts, {*plan.policies, *(one.name for one in plan.conditions if one.name)})
     progress = progress or Silent()
     require_threshold(success_threshold, "success_threshold")
+    require_number("concurrency", concurrency, least=1, whole=True)
+    require_number("seed", seed, whole=True)
     _require_samples(plan, samples, temperature)
     priced = read_prices(prices, list(plan.policies))
     tasks = tasks_of_split(load_tasks(prompts), split)
@@ -358,8 +360,8 @@ def _weights_identity(plan: Plan) -> dict[str, Any]:
 
 def _require_samples(plan: Plan, samples: int, temperature: float) -> None:
     """Raises `ConfigError` for samples that cannot differ."""
-    if samples < 1:
-        raise ConfigError(f"samples is {samples}; give 1 or more rollouts for each task")
+    require_number("samples", samples, least=1, whole=True)
+    require_number("temperature", temperature, least=0)
     local = [c.policy for c in plan.conditions if c.source is None or isinstance(c.source, str | Path)]
     if samples > 1 and temperature == 0 and local:
         raise ConfigError(
@@ -444,6 +446,8 @@ async def rollout_async(
     """
     if verifier is not None:
         check_verifier(verifier)
+    require_number("temperature", temperature, least=0)
+    require_number("seed", seed, whole=True)
     program = program_of(agent)
     tasks = load_tasks([prompt])
     bounds = Limits.of(limits)

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 from anyio.lowlevel import RunVar
 
-from ..errors import ConfigError, PolicyFailure, VerifierError
+from ..errors import ConfigError, PolicyFailure, VerifierError, require_number
 from ..policies.endpoint import EndpointAgent
 from ..policies.model_source import ModelSource, check_model_source, model_label, open_agent
 from ..policies.protocol import Agent, Sampling
@@ -119,8 +119,7 @@ class Asker:
     ) -> None:
         """See `sdk.judging.judge`."""
         check_model_source(model)
-        if tries < 1:
-            raise ConfigError(f"tries is {tries}; it must be 1 or more")
+        require_number("tries", tries, least=1, whole=True)
         self.label = model_label(model) or "the embedded model"
         self.spent = Spent()
         self.cache = None if cache is None else JudgeCache(cache)

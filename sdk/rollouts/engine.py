@@ -19,7 +19,7 @@ from mcp_bridge.ledger import Listener
 from mcp_bridge.records import ToolResult
 from mcp_bridge.world import WorldSource, not_simulated
 
-from ..errors import VerifierError, plain_errors
+from ..errors import VerifierError, plain_errors, require_number
 from ..policies.protocol import Agent, Conversation, ForkableConversation, Sampling
 from ..policies.tool_prompt import with_tool_prompt
 from ..records import Failure, Message, Rollout, ToolCall, ToolPrompt
@@ -398,10 +398,9 @@ class RolloutEngine:
         users: Users | None = None,
     ) -> None:
         """`on_call` is called before each tool call is sent and after it ended, see `run_episode`. `host` plays; None:
-        `ToolLoop` does. `users` take the turns of tasks' users. Raises `ConfigError` where the limits name a final
-        tool that `source` has not."""
-        if concurrency < 1:
-            raise ValueError(f"concurrency is {concurrency}; it must be 1 or more")
+        `ToolLoop` does. `users` take the turns of tasks' users. Raises `ConfigError` for a number that cannot be, and
+        where the limits name a final tool that `source` has not."""
+        require_number("concurrency", concurrency, least=1, whole=True)
         self.agent = agent
         self.source = source
         self.verifier = verifier

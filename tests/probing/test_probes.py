@@ -252,9 +252,11 @@ def test_live_tools_that_do_not_say_that_they_only_read_are_not_called() -> None
     ("options", "said"),
     [
         ({"threshold": float("nan")}, "threshold is nan"),
-        ({"most_tasks": 0}, "most_tasks is 0"),
+        ({"most_tasks": 0}, "most_tasks is 0; give a whole number from 1"),
+        ({"most_tasks": 1.5}, r"most_tasks is 1\.5"),
         ({"concurrency": 0}, "concurrency is 0"),
-        ({"train_minutes": float("nan")}, "train_minutes is nan"),
+        ({"train_minutes": float("nan")}, "train_minutes is nan; give a finite number from 0"),
+        ({"train_minutes": "5"}, "train_minutes is '5'"),
     ],
 )
 def test_what_would_certify_any_verifier_is_refused(options: dict[str, Any], said: str) -> None:

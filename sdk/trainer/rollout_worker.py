@@ -148,7 +148,9 @@ class Collector:
         """Steps after the present one whose tasks are chosen."""
         self._tickets: dict[int, Ticket] = {}
         self._stream: RolloutStream | None = None
-        self._broken = self._broken_before = self._replayed_before = 0
+        self._broken = self._broken_before = self._replayed_before = self._broken_tokens = 0
+        self._further: dict[str, float] = {}
+        """Of the latest step: what the further rounds cost that replace groups without signal."""
         self._groups = self._judging_of_groups()
         self._audits = Audits(engine, config, context) if config.grpo.audits_per_step else None
         self.audit_figures: dict[str, Any] = {}
@@ -263,6 +265,7 @@ class Collector:
         rollouts = play(step, 0, tasks)
         self._observe(rollouts)
         batch = self._batch(rollouts)
+        first, waited = len(rollouts), self.rollout_seconds
         for round_number in range(1, self._config.curriculum.dynamic_sampling_rounds + 1):
             missing = self._config.grpo.prompts_per_step - batch.stats.groups_with_signal
             taken = [rollout.task.id for rollout in rollouts]
@@ -273,6 +276,12 @@ class Collector:
             self._observe(more)
             rollouts += more
             batch = self._batch(rollouts)
+        if self._config.curriculum.dynamic_sampling_rounds:
+            self._further = {
+                "further_rollouts": len(rollouts) - first,
+                "further_tokens": sum(rollout.sampled_tokens for rollout in rollouts[first:]),
+                "further_seconds": self.rollout_seconds - waited,
+            }
         return batch, rollouts
 
     def _tasks(self, step: int) -> list[Task]:
@@ -333,6 +342,7 @@ class Collector:
     def _keep_broken(self, rollout: Rollout) -> None:
         """Keep an attempt that is made again, beside the rollouts of the step."""
         self._broken += 1
+        self._broken_tokens += rollout.sampled_tokens
         self._folder.append_rollout(BROKEN, rollout.model_copy(update={"id": f"{rollout.id}!{self._broken}"}))
 
     def _raise_alarms(self, alarms: Sequence[Alarm]) -> None:
@@ -357,6 +367,8 @@ class Collector:
             "branches": sum(parent_and_turn(rollout.id) is not None for rollout in rollouts),
             "branches_replayed": self._stream.counts.branches_replayed - self._replayed_before,
             "broken_attempts": self._broken - self._broken_before,
+            "broken_tokens": self._broken_tokens,
+            **self._further,
             **({"history_breaks": history_breaks(rollouts)} if self._engine.host is not None else {}),
             "in_flight": self._stream.in_flight,
             "concurrency": self._stream.concurrency.limit,
@@ -365,7 +377,7 @@ class Collector:
             **({"alarms": [str(alarm) for alarm in alarms]} if alarms else {}),
             **(rewards_by_prompt(rollouts) if isinstance(self._config.tool_prompt, Mapping) else {}),
         }
-        self._broken_before = self._broken
+        self._broken_before, self._broken_tokens = self._broken, 0
         self._replayed_before = self._stream.counts.branches_replayed
         self._folder.append_metrics(line)
 

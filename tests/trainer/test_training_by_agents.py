@@ -95,6 +95,8 @@ def test_the_tokens_sampled_for_an_agent_are_trained_once_also_where_it_forgets(
     figures = [line for line in folder.read_metrics() if line["stage"] == "rollouts" and "step" in line]
     assert [line["history_breaks"] for line in figures] == [8, 8]
     assert sum(line["broken_attempts"] for line in figures) == 1
+    broken = folder.read_rollouts("grpo_broken")
+    assert sum(line["broken_tokens"] for line in figures) == sum(rollout.sampled_tokens for rollout in broken)
     assert result.report.run["agent"] == "forgetful_agent"
     assert result.report.run["history_breaks"] == 3 * 2
     assert "forgetful" in (folder.path / "report.md").read_text()

@@ -182,6 +182,14 @@ def test_dynamic_sampling_replaces_groups_without_signal_in_the_same_step(tiny_m
         assert line["groups_with_signal"] >= 2 or len(groups) >= 4
         trained = [r for group, one in zip(groups.values(), differ, strict=True) if one for r in group]
         assert line["trained_tokens"] == sum(r.sampled_tokens for r in trained)
+        (cost,) = (
+            one for one in folder.read_metrics() if (one["stage"], one.get("step")) == ("rollouts", line["step"])
+        )
+        further = [r for group in list(groups.values())[2:] for r in group]
+        assert cost["further_rollouts"] == len(further)
+        assert cost["further_tokens"] == sum(r.sampled_tokens for r in further)
+        assert (cost["further_seconds"] > 0) == bool(further)
+        assert cost["further_seconds"] < cost["seconds_waited"]
     assert any(line["rollouts"] > 8 for line in lines)
 
 

@@ -45,6 +45,14 @@ def _escape(char: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def shown_by(form: Callable[[Any], str], value: object) -> str:
+    """`str` or `repr` of what code of the user's made, whose own text may fail."""
+    try:
+        return form(value)
+    except Exception as failure:
+        return f"(its text cannot be shown: {type(failure).__name__})"
+
+
 def cut(text: str, limit: int) -> str:
     """The text, or its beginning and how many characters were left out."""
     return text if len(text) <= limit else f"{text[:limit]} … [{len(text) - limit:,} more characters]"

@@ -19,6 +19,7 @@ import anyio
 from mcp_bridge.access.redaction import environment_secrets, is_secret_name, redacted, shown_arguments, shown_text
 from mcp_bridge.daemon_threads import call_in_daemon_thread
 from mcp_bridge.errors import kind_of, users_line
+from mcp_bridge.safe_text import shown_by
 from mcp_bridge.sessions.stdio import ServerProcess, StderrTail
 
 from ..errors import AgentFailure, ConfigError
@@ -152,7 +153,7 @@ class FunctionAgent:
     def _crashed(self, error: BaseException, endpoint: AgentEndpoint) -> AgentFailure:
         while isinstance(error, BaseExceptionGroup):  # MCP clients and others raise in task groups
             error = error.exceptions[0]
-        causes = "; caused by ".join(f"{type(one).__name__}: {_text_of(one)}" for one in _with_causes(error))
+        causes = "; caused by ".join(f"{type(one).__name__}: {shown_by(str, one)}" for one in _with_causes(error))
         said = _without_secrets(causes, endpoint)
         return AgentFailure("AgentCrashed", f"the agent {self.name} raised {said[:_SHOWN_CHARS]}{users_line(error)}")
 
@@ -165,13 +166,6 @@ def _with_causes(error: BaseException) -> list[BaseException]:
         found.append(cause)
         cause = cause.__cause__
     return found
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as failure:  # the text is the agent's code, too
-        return f"(its text cannot be shown: {type(failure).__name__})"
 
 
 _END_S = 5.0

@@ -8,6 +8,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, ClassVar, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import anyio
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 
 from mcp_bridge.daemon_threads import call_in_daemon_thread
 from mcp_bridge.errors import is_cancelled, users_frame
-from mcp_bridge.safe_text import shortened, shown_parameters
+from mcp_bridge.safe_text import shortened, shown_by, shown_parameters
 
 from ..errors import ConfigError, VerifierError
 from ..records import Failure, Rollout, Verdict
@@ -212,12 +213,14 @@ async def returned(name: str, judge: Callable[[], Awaitable[Any]], timeout_s: fl
             found = await judge()
         except VerifierError as error:
             raise VerifierError(f"{name}: {error}") from error
-        except Exception as error:
-            raise VerifierError(f"the verifier {name} raised {described(error)}") from error
         except anyio.get_cancelled_exc_class() as error:
             if is_cancelled():
                 raise
             raise VerifierError(f"the verifier {name} waited for something that was cancelled, {about}") from error
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # SystemExit and pytest's own, too: they end the verdict, and no run
+            raise VerifierError(f"the verifier {name} raised {described(error)}") from error
     if scope.cancelled_caught:
         raise VerifierError(
             f"the verifier {name} gave no verdict within {timeout_s} s on {about}; "
@@ -234,6 +237,10 @@ def check_verifier(verifier: Any) -> None:
         raise ConfigError(
             f"the verifier is {verifier!r} ({type(verifier).__name__}); give a function of the rollout, "
             "an object with a method verify(rollout), or sdk.verifiers.as_expected() to judge by the tasks' own fields"
+        )
+    if inspect.isgeneratorfunction(_judge(verifier)) or inspect.isasyncgenfunction(_judge(verifier)):
+        raise ConfigError(
+            f"the verifier {verifier_name(verifier)} yields, so that it gives no score; let it return one"
         )
     try:
         signature = inspect.signature(_judge(verifier))
@@ -293,30 +300,41 @@ async def _call(judge: Callable[[Rollout], Any], evidence: Rollout) -> Any:
 
 def as_verdict(found: Any, name: str) -> Verdict:
     """The return value of the verifier called `name` as a verdict. Raises `VerifierError` for what is not a score."""
+    try:
+        return _as_verdict(found, name)
+    except VerifierError:
+        raise
+    except Exception as error:  # what reads a value is its own code
+        raise VerifierError(
+            f"the verifier {name} returned a {type(found).__qualname__} that cannot be read: {described(error)}; {_FIX}"
+        ) from error
+
+
+def _as_verdict(found: Any, name: str) -> Verdict:
     if isinstance(found, Verdict):
         try:  # validated again: fields may have been set after it was built
-            return Verdict.model_validate(found.model_dump())
+            return Verdict.model_validate(found.model_dump(warnings=False))
         except ValidationError as error:
             raise VerifierError(
                 f"the verifier {name} returned {found!r}: {error.errors()[0]['msg']}; {_FIX}"
             ) from error
     if getattr(found, "ndim", None) == 0 and hasattr(found, "item"):  # one value of numpy or torch, also of type bool
         found = found.item()
-    if isinstance(found, numbers.Real):  # bool among them
+    if isinstance(found, numbers.Real | Decimal):  # bool among them
         try:
             score = float(found)
         except OverflowError:
             score = math.inf
         if math.isfinite(score):
             return Verdict(score=score)
-        raise VerifierError(f"the verifier {name} returned {found!r}; {_FIX}")
+        raise VerifierError(f"the verifier {name} returned {shortened(shown_by(repr, found), 200)}; {_FIX}")
     kind = "" if found is None else f" ({type(found).__module__}.{type(found).__qualname__})"
-    raise VerifierError(f"the verifier {name} returned {repr(found)[:200]}{kind}; {_FIX}")
+    raise VerifierError(f"the verifier {name} returned {shortened(shown_by(repr, found), 200)}{kind}; {_FIX}")
 
 
-def described(error: Exception) -> str:
+def described(error: BaseException) -> str:
     """The exception with the line of the verifier that raised it."""
-    message = str(error).strip() or "no message"
+    message = shown_by(str, error).strip() or "no message"
     frame = users_frame(error)
     if frame is None:
         return f"{type(error).__name__}: {message}"

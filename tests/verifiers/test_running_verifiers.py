@@ -2,6 +2,7 @@
 
 import math
 import threading
+from decimal import Decimal
 from functools import partial
 
 import anyio
@@ -50,12 +51,36 @@ class AsyncCallable:
         (lambda rollout: numpy.bool_(True), Verdict(score=1.0)),
         (lambda rollout: torch.tensor(0.25), Verdict(score=0.25)),
         (lambda rollout: -2, Verdict(score=-2.0)),
+        (lambda rollout: Decimal("0.5"), Verdict(score=0.5)),
         (lambda rollout: False, Verdict(score=0.0)),
     ],
 )
 async def test_functions_and_objects_sync_or_async_give_a_verdict(verifier, verdict):
     check_verifier(verifier)
     assert await run_verifier(verifier, a_rollout()) == verdict
+
+
+class Unreadable:
+    def __getattr__(self, name):
+        raise RuntimeError("no attribute")
+
+
+class Unshown:
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+
+class Unsaid(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def yields(rollout):
+    yield 1.0
+
+
+async def yields_async(rollout):
+    yield 1.0
 
 
 def spoiled_verdict():
@@ -72,6 +97,12 @@ def spoiled_verdict():
         (math.inf, "returned inf"),
         (-math.inf, "returned -inf"),
         (10**400, "returned 1000"),
+        pytest.param(10**9000, r"returned \(its text cannot be shown: ValueError\)", id="too long to show"),
+        (Decimal("nan"), "returned Decimal"),
+        pytest.param(
+            Unreadable(), r"returned a Unreadable that cannot be read: RuntimeError: no attribute", id="unreadable"
+        ),
+        pytest.param(Unshown(), r"returned \(its text cannot be shown: RuntimeError\) \(", id="unshown"),
         ("1.0", r"returned '1\.0' \(builtins\.str\)"),
         ({"score": 1}, r"returned \{'score': 1\} \(builtins\.dict\)"),
         ((1.0, "why"), r"\(builtins\.tuple\)"),
@@ -119,12 +150,25 @@ async def test_an_exception_inside_carries_type_message_and_line(verifier, parts
     assert caught.value.__cause__ is not None
 
 
-async def test_exiting_inside_a_verifier_does_not_take_the_run_down():
+@pytest.mark.parametrize("error", [SystemExit(3), pytest.fail.Exception("not so"), Unsaid()])
+async def test_no_exception_of_a_verifier_takes_the_run_down(error):
     def leaves(rollout):
-        raise SystemExit(3)
+        raise error
 
-    with pytest.raises(VerifierError, match="SystemExit: 3"):
-        await run_verifier(leaves, a_rollout())
+    async def leaves_async(rollout):
+        raise error
+
+    for verifier in (leaves, leaves_async):
+        with pytest.raises(VerifierError, match=r"SystemExit: 3|Failed: not so|its text cannot be shown"):
+            await run_verifier(verifier, a_rollout())
+
+
+async def test_ctrl_c_while_an_async_verifier_runs_is_no_fault_of_the_verifier():
+    async def interrupted(rollout):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await run_verifier(interrupted, a_rollout())
 
 
 @pytest.mark.parametrize("wrap", [lambda verifier: verifier, all_of])
@@ -207,6 +251,8 @@ async def test_as_many_sync_verifiers_as_rollouts_are_in_flight_by_default_run_a
         ("verify", r"'verify' \(str\)"),
         (SyncObject, r"is the class SyncObject; give an instance: SyncObject\(\)"),
         (lambda: True, "called with one argument, the rollout"),
+        (yields, "the verifier yields yields, so that it gives no score; let it return one"),
+        (yields_async, "yields_async yields"),
         (lambda rollout, gold: True, "missing a required argument: 'gold'"),
     ],
 )

@@ -19,7 +19,7 @@ from mcp_bridge.errors import kind_of
 from mcp_bridge.safe_text import json_problem
 
 from ..errors import ConfigError
-from ..policies.protocol import LOWEST_TEMPERATURE
+from ..policies.protocol import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from ..policies.tool_prompt import TrainedToolPrompt, as_trained
 from ..policies.vllm.vllm_options import Dtype, VllmOptions
 from ..records import Options
@@ -166,7 +166,7 @@ class GrpoOptions(_Options):
     could do. Where it is not set and there are fewer training tasks: all of them that fit `batching.micro_batches`."""
     num_generations: int = Field(default=6, ge=2)
     """Rollouts of one task in one step: the size of a group. They are compared with each other, so at least two."""
-    temperature: float = Field(default=1.0, ge=LOWEST_TEMPERATURE)
+    temperature: float = Field(default=1.0, ge=LOWEST_TEMPERATURE, le=HIGHEST_TEMPERATURE)
     """Of the sampling of rollouts; measurements are greedy."""
     num_iterations: int = Field(default=1, ge=1)
     """Updates on the rollouts of one step (mu in arXiv 2402.03300, algorithm 1): the ratio is clipped from the second
@@ -648,7 +648,7 @@ class TrainConfig(_Options):
         if self.batching.tokens_per_micro_batch is not None:
             return 1
         size = self.grpo.prompts_per_step
-        return next(parts for parts in range(1, size + 1) if size % parts == 0 and size // parts <= _TASKS_IN_A_PART)
+        return size // max(tasks for tasks in range(1, _TASKS_IN_A_PART + 1) if size % tasks == 0)
 
     @property
     def trains_without_signal(self) -> bool:

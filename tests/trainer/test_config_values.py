@@ -19,6 +19,8 @@ pytestmark = pytest.mark.timeout(60)
     [
         ({"grpo.learning_rate": math.inf}, "option grpo.learning_rate is inf: .* finite"),
         ({"grpo.temperature": math.inf}, "option grpo.temperature is inf: .* finite"),
+        ({"grpo.temperature": 1e6}, "option grpo.temperature is 1000000.0: .* less than or equal to 100000"),
+        ({"grpo.prompts_per_step": 10**30, "batching.micro_batches": 3}, "batching.micro_batches must divide"),
         ({"evaluation.success_threshold": math.nan}, "option evaluation.success_threshold is nan: .* finite"),
         ({"seed": -1}, "option seed is -1"),
         ({"grpo": {"max_steps": True}}, "option grpo.max_steps is True: give a number"),
@@ -169,3 +171,11 @@ def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
 def test_a_group_adds_its_options_to_those_under_dotted_names_and_the_later_value_counts() -> None:
     config = TrainConfig.of({"grpo.max_steps": 1, "grpo.num_generations": 4, "grpo": {"max_steps": 2}})
     assert (config.grpo.max_steps, config.grpo.num_generations) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "parts"),
+    [(1, 1), (3, 1), (4, 1), (5, 5), (6, 2), (8, 2), (9, 3), (10, 5), (35, 35), (10**30, 10**30 // 4)],
+)
+def test_a_step_has_as_few_parts_as_have_at_most_four_tasks_and_they_are_found_at_once(tasks: int, parts: int) -> None:
+    assert TrainConfig.of({"grpo.prompts_per_step": tasks}).parts == parts

@@ -38,7 +38,8 @@ FORMAT_VERSION = 1
 CALLS = "calls.jsonl"
 """The ledger of all calls, written as they happen."""
 _OWN_LEFTOVERS = frozenset({".lock", ".run.json.tmp"})
-"""What a run killed in its first moments leaves behind; such a folder still counts as empty."""
+_OWN_FOLDERS = ("rollouts", "stages", "checkpoints")
+"""What a run killed in its first moments leaves behind, its folders empty; such a folder still counts as empty."""
 
 
 LAST_CHECKPOINT = "checkpoints/last"
@@ -52,12 +53,13 @@ def refuse_foreign_content(path: Path, stored: dict[str, Any], grows: str | None
     """
     try:
         names = sorted(entry.name for entry in path.iterdir()) if path.exists() else []
+        begun = [name for name in _OWN_FOLDERS if (path / name).is_dir() and not any((path / name).iterdir())]
     except OSError as error:
         raise folder_error(path, error) from error
     if "run.json" in names:
         _refuse_other_run(path, stored, grows)
         return
-    foreign = [name for name in names if name not in _OWN_LEFTOVERS]
+    foreign = [name for name in names if name not in _OWN_LEFTOVERS and name not in begun]
     if foreign:
         shown = and_more(foreign, 5)
         raise RunFolderError(f"{path} is not empty and holds no run ({shown}); choose a new or empty output_dir")
@@ -250,7 +252,7 @@ class RunFolder:
                 note_resume(info, known_versions, path)
                 if grows is not None and (numbers := identity.grown(info["config"], stored, grows)):
                     note_growth(info, stored, grows, numbers[0])
-            for name in ("rollouts", "stages", "checkpoints"):
+            for name in _OWN_FOLDERS:
                 make_folder(path / name)
             if not resumed:
                 for name in (EVIDENCE, ROOT):  # of a run that was begun here and is taken over

@@ -87,6 +87,27 @@ def test_other_files_in_the_folder_are_refused_and_left_alone(tmp_path: Path) ->
 def test_a_run_killed_while_it_was_created_does_not_block_its_folder(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text('{"pid": 1, "host": "gone"}')
     (tmp_path / ".run.json.tmp").write_text('{"format_ver')
+    for folder in ("rollouts", "stages", "checkpoints"):
+        (tmp_path / folder).mkdir()
+    (own := tmp_path / "rollouts" / "mine.jsonl").touch()
+    with pytest.raises(RunFolderError, match=r"not empty and holds no run \(rollouts\)"):
+        start(tmp_path)
+    own.unlink()
+    with start(tmp_path) as run:
+        assert not run.resumed
+
+
+def test_a_run_that_ends_before_its_run_json_is_written_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(source: Any, target: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            start(tmp_path)
+    assert not (tmp_path / "run.json").exists()
     with start(tmp_path) as run:
         assert not run.resumed
 

@@ -209,6 +209,10 @@ class Task(BaseModel, extra="forbid"):
         return [Message(role="user", content=self.prompt)] if isinstance(self.prompt, str) else list(self.prompt)
 
 
+LARGEST = 1e15
+"""Of the numbers of a verdict. Squares and sums of larger ones are infinite, and would make all weights nan."""
+
+
 class Verdict(BaseModel, extra="forbid"):
     """What a verifier says of a rollout. Named components are kept through to the report."""
 
@@ -228,6 +232,8 @@ class Verdict(BaseModel, extra="forbid"):
         for what, value in {"score": self.score, **rewards, **components}.items():
             if not math.isfinite(value):
                 raise ValueError(f"{what} is {value!r}; it must be a finite number")
+            if abs(value) > LARGEST:
+                raise ValueError(f"{what} is {value!r}; it must be a number from {-LARGEST:g} to {LARGEST:g}")
         return self
 
 

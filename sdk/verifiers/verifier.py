@@ -20,12 +20,12 @@ from mcp_bridge.errors import is_cancelled, users_frame
 from mcp_bridge.safe_text import shortened, shown_by, shown_parameters
 
 from ..errors import ConfigError, VerifierError
-from ..records import Failure, Rollout, Verdict
+from ..records import LARGEST, Failure, Rollout, Verdict
 from ..traces.identity import digest, is_secret_key, without_addresses
 from ..traces.json_text import stored_view
 
 Score = float | bool | Verdict
-"""What a verifier returns. True is 1.0 and False is 0.0; a float is any finite number."""
+"""What a verifier returns. True is 1.0 and False is 0.0; a number is from -1e15 to 1e15."""
 
 
 @runtime_checkable
@@ -325,9 +325,10 @@ def _as_verdict(found: Any, name: str) -> Verdict:
             score = float(found)
         except OverflowError:
             score = math.inf
-        if math.isfinite(score):
+        if abs(score) <= LARGEST:
             return Verdict(score=score)
-        raise VerifierError(f"the verifier {name} returned {shortened(shown_by(repr, found), 200)}; {_FIX}")
+        beyond = f", and a score is from {-LARGEST:g} to {LARGEST:g}" if math.isfinite(score) else ""
+        raise VerifierError(f"the verifier {name} returned {shortened(shown_by(repr, found), 200)}{beyond}; {_FIX}")
     kind = "" if found is None else f" ({type(found).__module__}.{type(found).__qualname__})"
     raise VerifierError(f"the verifier {name} returned {shortened(shown_by(repr, found), 200)}{kind}; {_FIX}")
 

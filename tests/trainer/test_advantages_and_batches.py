@@ -1,13 +1,15 @@
 """Advantages by hand, and what becomes of each rollout of a step."""
 
 import math
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sdk import TrainConfig
-from sdk.records import Failure, Rollout, Task, TokenRow, Verdict
+from sdk.records import LARGEST, Failure, Rollout, Task, TokenRow, Verdict
 from sdk.trainer.batch import build_batch, group_advantages
 
 
@@ -116,6 +118,14 @@ def test_leaving_one_out_compares_with_the_mean_of_the_others() -> None:
     # others of the first: (0 + 0 + 1) / 3; of a zero: (1 + 0 + 1) / 3
     advantages = group_advantages([1.0, 0.0, 0.0, 1.0], scale="none", baseline="leave_one_out")
     assert advantages == pytest.approx([1 - 1 / 3, -2 / 3, -2 / 3, 1 - 1 / 3])
+
+
+@pytest.mark.parametrize("scale", ["group", "none"])
+def test_advantages_of_the_largest_scores_are_finite_in_float32(scale: Any) -> None:
+    for scores in ([LARGEST, -LARGEST], [LARGEST, LARGEST, 0.0], [LARGEST, 1.0, 0.0, -1.0]):
+        advantages = group_advantages(scores, scale=scale)
+        assert advantages is not None
+        assert torch.tensor(advantages, dtype=torch.float32).square().isfinite().all()
 
 
 def test_a_rollout_cut_off_by_length_is_counted_in_the_baseline_but_not_trained() -> None:

@@ -99,6 +99,9 @@ def spoiled_verdict():
         (10**400, "returned 1000"),
         pytest.param(10**9000, r"returned \(its text cannot be shown: ValueError\)", id="too long to show"),
         (Decimal("nan"), "returned Decimal"),
+        (-1e200, r"returned -1e\+200, and a score is from -1e\+15 to 1e\+15"),
+        (Verdict.model_construct(score=1e16), r"score is 1e\+16; it must be a number from -1e\+15 to 1e\+15"),
+        (Verdict.model_construct(score=1.0, components={"a": 1e300}), r"component 'a' is 1e\+300; it must be"),
         pytest.param(
             Unreadable(), r"returned a Unreadable that cannot be read: RuntimeError: no attribute", id="unreadable"
         ),

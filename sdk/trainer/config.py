@@ -9,8 +9,8 @@ import difflib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -501,17 +501,28 @@ class TrlOptions(_Options):
     @field_validator("optim")
     @classmethod
     def _known_optimiser(cls, optimiser: str) -> str:
-        if "8bit" in optimiser and find_spec("bitsandbytes") is None:
-            raise ValueError(
-                f"the optimiser {optimiser!r} is that of bitsandbytes, which is not installed; "
-                "run `pip install bitsandbytes`, or use 'adamw_torch'"
-            )
         from transformers.training_args import OptimizerNames  # takes seconds: only where it is asked for
 
         choices = [one.value for one in OptimizerNames]
         if optimiser not in choices:
             raise ValueError(f"choose one of {', '.join(choices)}")
         return optimiser
+
+    @model_validator(mode="after")
+    def _the_optimiser_can_be_made(self) -> TrlOptions:
+        """Before the run: transformers looks for its library when the first trainer begins."""
+        if not {"optim", "optim_args"} & self.model_fields_set:
+            return self
+        import torch
+        from transformers import Trainer
+
+        arguments = SimpleNamespace(**self.model_dump(), learning_rate=1e-5, optim_target_modules=None)
+        try:
+            Trainer.get_optimizer_cls_and_kwargs(arguments, torch.nn.Linear(1, 1))
+        except (ImportError, ValueError) as error:
+            given = f" with optim_args {self.optim_args!r}" if self.optim_args is not None else ""
+            raise ValueError(f"optim {self.optim!r}{given} cannot be made: {error}") from None
+        return self
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -48,6 +48,8 @@ def test_values_that_cannot_work_are_named(options: Any, said: str) -> None:
         ({"grpo.top_entropy_quantile": 5}, "top_entropy_quantile is 5: .* less than or equal to 1"),
         ({"grpo.entropy_coef": math.nan}, "entropy_coef is nan: .* finite"),
         ({"trl.optim": "adam"}, "optim is 'adam': choose one of adamw_torch, "),
+        ({"trl.optim": "galore_adamw"}, "optim 'galore_adamw' cannot be made: .*galore_torch"),
+        ({"trl.optim": "sgd", "trl.optim_args": "fast"}, "optim 'sgd' with optim_args 'fast' cannot be made"),
         ({"grpo.lr_scheduler_type": "cosin"}, "lr_scheduler_type is 'cosin'; choose one of linear, cosine, "),
         ({"grpo.lr_scheduler_type": "reduce_lr_on_plateau"}, "is 'reduce_lr_on_plateau'; choose one of"),
         ({"grpo.lr_scheduler_type": "cosine_with_min_lr"}, "cannot be made with lr_scheduler_kwargs None: One of"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any, get_args
 
@@ -329,13 +328,6 @@ def test_a_model_that_cannot_compute_layers_again_trains_without_and_a_warning_n
     trainer.train()
     assert "LlamaForCausalLM cannot compute layers again" in caplog.text
     assert any(not one.equal(other) for one, other in zip(before, trainer.model.parameters(), strict=True))
-
-
-def test_an_8_bit_optimiser_without_its_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr("sdk.trainer.config.find_spec", lambda name: None if name == "bitsandbytes" else find(name))
-    with pytest.raises(sdk.ConfigError, match="'adamw_8bit' is that of bitsandbytes, which is not installed"):
-        TrainConfig.of({"trl": {"optim": "adamw_8bit"}})
 
 
 def test_two_ways_of_planning_parts_are_refused() -> None:

@@ -21,6 +21,7 @@ from ..records import Rollout, Task, Verdict
 from ..users.fidelity import USER_ERRORS, UserError, UserErrorKind
 from ..verifiers.value_checks import shortened
 from .judge_model import Asker, Budget, escaped, evidence, refused
+from .kappa import Agreement
 
 _GOLD = "The answer says the same as `gold` in everything that was asked for, and nothing that contradicts it."
 _RULES = """You judge what an assistant with tools did. The user message is one JSON object with the material: what was
@@ -105,8 +106,6 @@ class Judge(Asker):
     def _require_agreement(self) -> None:
         if self._min_kappa is None:
             return
-        from .agreement import Agreement  # which imports this module
-
         known = self.cache.get("agreement", self.identity) if self.cache is not None else None
         if known is None or "threshold" not in known:
             raise VerifierError(

@@ -62,7 +62,8 @@ among them: "The policy refunds at most 100" is how a limit is told."""
 _ESTIMATE_BEFORE = re.compile(r"\b(?:about|around|roughly|approximately|approx\.?|circa)\s+$|[~≈]\s*$", re.IGNORECASE)
 _ESTIMATE_AFTER = re.compile(r"-?ish\b|\s*\b(?:or so|approximately|roughly)\b", re.IGNORECASE)
 """What makes an estimate of a number, unless the prompt has these words or a tolerance takes estimates."""
-_COUNTED = re.compile(r"\bhow many\b(?! (?:percent|per cent|pct|of)\b)")
+_COUNTED = re.compile(r"\bhow many\b(?! of\b)")
+_SHARES = frozenset({"percent", "percentage", "cent", "pct", "share"})
 """A question for a number of things: no percentage is one. What other questions ask for may be a percentage."""
 _RATE = re.compile(
     r"\s*\b(?:per|an? (?=(?:second|minute|hour|day|night|week|month|year|person|unit|piece|item)\b(?! (?:ago|later))))"
@@ -210,7 +211,8 @@ def _is_another(said: str, one: Quantity, asked: Sequence[Any], has_unit: bool, 
     before, after = said[: one.start], said[one.start + len(one.text) :]
     if re.search(_MULTIPLE_BEFORE, before, re.IGNORECASE) or re.match(_MULTIPLE_AFTER, after, re.IGNORECASE):
         return True
-    if one.dimension == "share" and not has_unit and _COUNTED.search(" ".join(map(str, asked))):
+    of_things = _COUNTED.search(" ".join(map(str, asked))) and _SHARES.isdisjoint(asked)
+    if one.dimension == "share" and not has_unit and of_things:
         return True
     bounds = [_LIMIT_BEFORE.search(before), _LIMIT_AFTER.match(after)]
     bounds += [_ESTIMATE_BEFORE.search(before), _ESTIMATE_AFTER.match(after)] if is_exact else []

@@ -103,6 +103,8 @@ _NO_ITEM = NO_CONTENT - {"done"}
 _SEPARATOR = re.compile(r"\s*(?:[,;/|\n\t•·&]|\s[-–—+*]\s|[.!?](?=\s|$)|\b(?:and|or)\b)\s*", re.IGNORECASE)
 _JOINT = re.compile(r"\bor\b|\b(?:and|plus)\b(?! (?:it|they)\b)|(?<=\s)[&/+](?=\s)", re.IGNORECASE)
 """Joins two values. After "and it" stands another sentence."""
+_OF_BOTH = re.compile(r"\b(?:are|were|have|do)\b", re.IGNORECASE)
+"""What is said of both: "Anna and Ben have to pay." """
 _PLACES: frozenset[Token] = frozenset({"in", "on", "at", "to", "from", "by", "with", "for", "under", "over"})
 _IT: frozenset[Token] = frozenset({"it", "they"})
 _HEADS: frozenset[Token] = frozenset({"is", "are", "was", "were"})
@@ -157,6 +159,15 @@ def listed(
             strange = [str(word) for word in words if word not in familiar]
             if len(strange) > _ROW:
                 return f"the answer lists other values, too: {', '.join(strange[:5])}"
+    for found in _JOINT.finditer(said):
+        before, after = items(said[: found.start()])[-1:], items(_OF_BOTH.split(said[found.end() :])[0])[:1]
+        if before and after and {before[0][0] in wanted, after[0][0] in wanted} == {True, False}:
+            one, other = (before[0], after[0]) if before[0][0] in wanted else (after[0], before[0])
+            shown = " ".join(map(str, other[0]))
+            if is_other(other) and found[0].lower() == "or":
+                return f"the answer hedges: it also says {shown!r}"
+            if single and is_other(other) and _is_second(other[0], one[0]) and not familiar.issuperset(other[0]):
+                return f"the answer also says {shown!r}"
     if not any(words in wanted for words, _ in pieces):
         return None
     others = [" ".join(map(str, one[0])) for one in pieces if is_other(one)]
@@ -166,20 +177,14 @@ def listed(
     rivals = [other for one, other in _two_asked(asked) if one in wanted and other not in wanted]
     if rival := next((one for one in pieces if is_other(one) and one[0] in rivals), None):
         return f"the answer also says {' '.join(map(str, rival[0]))!r}, the other one that was asked about"
-    for found in _JOINT.finditer(said):
-        before, after = items(said[: found.start()])[-1:], items(said[found.end() :])[:1]
-        if before and after and {before[0][0] in wanted, after[0][0] in wanted} == {True, False}:
-            one, other = (before[0], after[0]) if before[0][0] in wanted else (after[0], before[0])
-            shown = " ".join(map(str, other[0]))
-            if is_other(other) and found[0].lower() == "or":
-                return f"the answer hedges: it also says {shown!r}"
-            if is_other(other) and single and _is_plain(one[0]) and _is_plain(other[0]) and not familiar >= {*other[0]}:
-                return f"the answer also says {shown!r}"
     return None
 
 
-def _is_plain(words: Sequence[Token]) -> bool:
-    return bool(words) and not any(sign.isdigit() for word in words for sign in str(word))
+def _is_second(other: Sequence[Token], right: Sequence[Token]) -> bool:
+    """Whether words beside the right value are a second one of its kind: plain, and no longer ("Graz and Vienna", but
+    not "Graz and arrives tomorrow"). "Done" is no value: whatever stands beside it was done."""
+    is_plain = not any(sign.isdigit() for word in (*other, *right) for sign in str(word))
+    return is_plain and len(other) <= len(right) and not NO_CONTENT.issuperset(right)
 
 
 def _two_asked(asked: Sequence[str]) -> Iterator[tuple[list[Token], list[Token]]]:

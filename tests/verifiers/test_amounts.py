@@ -108,6 +108,7 @@ async def test_a_number_may_have_a_sign_in_words_and_an_estimate_or_a_percentage
         ("How much is ten minus five, and minus two?", "10 minus 5, minus 2, is 3.", 3),
         ("About how many nurses are there?", "about 5", 5),
         ("How many percent are late?", "5 %", 5),
+        ("How many orders are late, in percent?", "5 %", 5),
         ("How many of them are late?", "5 %", 5),
         ("What is the discount?", "5 %", 5),
     ):

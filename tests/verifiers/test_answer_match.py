@@ -188,10 +188,17 @@ async def test_yes_and_no_do_not_count_where_their_clause_says_the_opposite(prom
         (
             "Where is it?",
             "Graz",
-            ["Graz, Austria", "It is in Graz and it is closed."],
+            ["Graz, Austria", "It is in Graz and it is closed.", "It is Graz and arrives tomorrow."],
             ["Graz and Vienna", "Vienna & Graz", "Graz / Vienna", "It is in Graz and Vienna.", "both Graz and Vienna"],
         ),
         ("Who works with Ben?", "Anna", ["Anna and Ben", "Anna works with Ben."], ["Anna and Carl", "Carl and Anna"]),
+        (
+            "Who has to pay?",
+            "Anna",
+            ["Anna and nobody else"],
+            ["Anna and Ben have to pay.", "Ben and Anna are to pay."],
+        ),
+        ("Refund it.", "done", ["Refunded and done.", "Done and dusted"], ["not done"]),
         ("What is its status?", "shipped", ["It is shipped and paid."], ["shipped and delivered"]),
         (
             "When does it start?",

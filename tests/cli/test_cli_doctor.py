@@ -271,6 +271,23 @@ def test_live_destructive_tools_must_be_simulated_first(desk):
     assert "toolbake record" in report["to_do"][0]
 
 
+def test_only_tools_whose_calls_may_be_made_are_advised_to_make_tasks_with(desk):
+    lines = ["from sandboxes.objects import ObjectTwin", "NOTES = ['bread']"]
+    lines += ["def read_notes() -> str:", "    '''Read.'''", "    return '; '.join(NOTES)"]
+    lines += ["def add_note(text: str) -> str:", "    '''Write.'''", "    NOTES.append(text)", "    return 'written'"]
+    lines += ["class Notes:", "    def __init__(self): self.notes = ['bread']"]
+    lines += ["    def count(self) -> int:", "        '''Count.'''", "        return len(self.notes)"]
+    lines += ["live, reading, twin = [read_notes, add_note], [read_notes], ObjectTwin(Notes)"]
+    (desk / "notes.py").write_text("\n".join(lines))
+    (desk / "bare.jsonl").write_text('{"prompt": "Note milk."}\n')
+    commands = "toolbake synthesize notes.py:{0} --to", "toolbake solve notes.py:{0}"
+    for name, advised in (("live", [False, False]), ("reading", [False, True]), ("twin", [True, True])):
+        done = toolbake("doctor", f"notes.py:{name}", "--tasks", "bare.jsonl", "--quiet").stdout
+        assert [command.format(name) in done for command in commands] == advised, done
+        safe = "because calls of add_note change real things: a twin"
+        assert (safe in done and "toolbake record notes.py:live --to recording.jsonl" in done) is (name == "live")
+
+
 BY_NAME = """
 from mcp.server.mcpserver import MCPServer
 from mcp.types import ToolAnnotations

@@ -125,12 +125,14 @@ def examine(
             loaded[area], worth = None, 1 if area == "tools" else 5
             found.append(Advice(area, "problem", str(error), f"correct the {area}: {error}", worth))
     source, prompts, judge = loaded.values()
+    backend = Backend()
     if source is not None:
-        found += anyio.run(check_tools, source, model, handlers, connect_timeout_s, prompts, config)
+        looked, backend = anyio.run(check_tools, source, model, handlers, connect_timeout_s, prompts, config)
+        found += looked
     unusable = any(one.worth == 1 and one.level == "problem" for one in found)
     if prompts is not None:
         usable = None if unusable else source
-        found += anyio.run(check_task_file, prompts, usable, judge, connect_timeout_s, progress, config)
+        found += anyio.run(check_task_file, prompts, usable, judge, connect_timeout_s, progress, config, backend)
     unusable = unusable or any(one.area == "tasks" and one.worth == 5 and one.level == "problem" for one in found)
     if judge is not None and prompts is not None and source is not None and not unusable:
         found += anyio.run(check_reward, judge, prompts, source, handlers, connect_timeout_s, progress)
@@ -366,18 +368,47 @@ _listed = partial(and_more, most=_SHOWN)
 _SANDBOX = "docs/servers.md#worlds-in-your-own-server, or docs/sandboxes.md"
 
 
+@dataclass(frozen=True)
+class Backend:
+    """What calls of the tools reach: by this, commands are advised that make tasks with them. As it is: not known."""
+
+    changed: Sequence[str] = ()
+    """The tools whose calls may change something real."""
+    is_walkable: bool = True
+    """Whether `toolbake synthesize` can walk in their worlds: all are simulated and tell their state."""
+
+    @classmethod
+    def of(cls, toolset: Toolset) -> Backend:
+        from ...synthesis.shared_state import changes_shared
+
+        changed = {*changes_shared(toolset), *(tool.name for tool in toolset.live_destructive)}
+        is_walkable = toolset.has_state and len(toolset.simulated_tools) == len(toolset.tools)
+        return cls([tool.name for tool in toolset.tools if tool.name in changed], is_walkable)
+
+    def tasks_from(self, what: str, solve: str) -> str:
+        """Advice to get tasks with `solve`, a command that calls the tools; first with a backend that may be called."""
+        if not self.changed:
+            return f"{what}: {solve}"
+        return (
+            f"{what} with a simulated backend, because calls of {_listed(self.changed)} change real things: a twin "
+            "(docs/api-twin.md, docs/sandboxes.md), worlds in your own server (docs/servers.md), or a recording "
+            f"(toolbake record {{TOOLS}} --to recording.jsonl); give it in place of {{TOOLS}} to toolbake solve"
+        )
+
+
 async def check_tools(
     source: Any, model: str | None, handlers: Any, connect_timeout_s: float, tasks: Any, config: Path | None
-) -> list[Advice]:
+) -> tuple[list[Advice], Backend]:
     """Do they connect, what do they cost, and does each rollout get a world of its own? `tasks`, `config`: those of the
     training, whose calls are made and whose allowances hold; what is wrong with them is told elsewhere."""
     from ...connecting import connect
 
     try:
         async with connect(source, connect_timeout_s=connect_timeout_s, handlers=handlers) as toolset:
-            return await _connected(toolset, model, tasks, config)
+            return await _connected(toolset, model, tasks, config), Backend.of(toolset)
     except (BridgeError, OSError) as error:
-        return [Advice("tools", "problem", f"they cannot be used: {error}", f"correct the tools: {_first(error)}", 1)]
+        fix = f"correct the tools: {_first(error)}"
+        return [Advice("tools", "problem", f"they cannot be used: {error}", fix, 1)], Backend()
 
 
 async def _connected(toolset: Toolset, model: str | None, tasks: Any, config: Path | None) -> list[Advice]:
@@ -506,10 +537,11 @@ async def check_task_file(
     verifier: VerifierLike | None,
     connect_timeout_s: float,
     progress: Progress,
-    config: Path | None = None,
+    config: Path | None,
+    backend: Backend,
 ) -> list[Advice]:
     """Do they load, are there enough families, do they have what the verifier compares, do their gold solutions hold?
-    `config`: the options of the training, by which they are split."""
+    `config`: the options of the training, by which they are split. `backend`: of the tools."""
     from ...tasks import load_tasks
     from ...verifiers.expectations import as_expected
 
@@ -517,14 +549,16 @@ async def check_task_file(
         loaded = load_tasks(tasks)
     except (ToolbakeError, OSError) as error:
         return [Advice("tasks", "problem", str(error), f"correct the tasks: {_first(error)}", 5)]
-    found = _counted(loaded, config)
+    found = _counted(loaded, config, backend)
     if isinstance(verifier, as_expected):
         try:
             verifier.require_fields(loaded)
         except ConfigError as error:
             return [*found, Advice("tasks", "problem", str(error), f"correct the tasks: {_first(error)}", 5)]
     if not any(task.demonstration for task in loaded):
-        fix = "add the calls that solve them: toolbake solve {TOOLS} --tasks requests.csv --to tasks.jsonl"
+        fix = backend.tasks_from(
+            "add the calls that solve them", "toolbake solve {TOOLS} --tasks requests.csv --to tasks.jsonl"
+        )
         found.append(Advice("tasks", "advice", "none has a demonstration: they are searched for", fix, 28))
         return found if source is None else found + await _unknown(loaded, source, connect_timeout_s)
     return (
@@ -534,17 +568,15 @@ async def check_task_file(
     )
 
 
-def _counted(tasks: Sequence[Task], config: Path | None) -> list[Advice]:
+def _counted(tasks: Sequence[Task], config: Path | None, backend: Backend) -> list[Advice]:
     from ...tasks import counted
     from ...trainer.config import TrainConfig
     from ...trainer.task_splits import split_for_training
 
     found = [Advice("tasks", "good", counted(tasks))]
     if len(tasks) < _FEW_TASKS:
-        fix = (
-            "make more tasks: toolbake synthesize {TOOLS} --to more.jsonl -n 100, or toolbake solve {TOOLS} with more "
-            "requests"
-        )
+        walk = "toolbake synthesize {TOOLS} --to more.jsonl -n 100, or " if backend.is_walkable else ""
+        fix = backend.tasks_from("make more tasks", f"{walk}toolbake solve {{TOOLS}} with more requests")
         found.append(Advice("tasks", "advice", f"few tasks: {counted(tasks)}; a hundred make a better model", fix, 26))
     options = TrainConfig()
     with contextlib.suppress(ConfigError):  # the check of the machine tells of it

@@ -24,6 +24,7 @@ from ..policies.vllm.server_command import FOR_CPUS, ON_GPUS, VllmBuild
 from ..records import PROMPT_NAMES
 from ..serving.vllm_server import ServedModel, as_typed, vllm_arguments
 from ..traces import RunFolder
+from ..traces.atomic_files import file_sha256
 from .gguf_file import write_gguf
 
 IMAGE = "vllm/vllm-openai:v0.32.0"
@@ -331,8 +332,8 @@ def export(
     with exports of the same weights, which stay. `call_parser`: vLLM's parser of the model's calls, where toolbake does
     not know it.
 
-    Raises `ConfigError` for another kind or a folder that holds something else, and `ModelError` for a model that
-    cannot be read or cannot be written in that form.
+    Raises `ConfigError` for another kind or a folder that holds something else, such as a file that was edited since,
+    and `ModelError` for a model that cannot be read or cannot be written in that form.
     """
     require_extra("serve", "toolbake export", ConfigError)
     if to not in KINDS:
@@ -346,11 +347,12 @@ def export(
     weights = _weights(source)
     kinds = _with_earlier(target, to, model.name, weights)
     with fresh_folder(target) as made:
-        files = _write(made, source, model, kinds)
+        _write(made, source, model, kinds)
         limits, report = _of_run(Path(model_dir).expanduser())
         text = readme(model, kinds, weights=weights, gguf_name=gguf_name(model), limits=limits, report=report)
         (made / "README.md").write_text(text)
-        marker = {"model": model.name, "weights": weights, "kinds": kinds, "files": [*files, "README.md"]}
+        digests = {name: file_sha256(made / name) for name in _files_in(made)}
+        marker = {"model": model.name, "weights": weights, "kinds": kinds, "files": digests}
         (made / MARKER).write_text(json.dumps(marker, indent=2) + "\n")
         if _with_earlier(target, to, model.name, weights) != kinds:
             raise ConfigError(f"another export was written to {str(target)!r} meanwhile; run this one again")
@@ -372,7 +374,7 @@ def _with_earlier(target: Path, to: Kind, name: str, weights: str) -> list[str]:
         return [to]
     try:
         earlier = json.loads((target / MARKER).read_text())
-        same, kinds, files = earlier["weights"] == weights, set(earlier["kinds"]), {*earlier["files"], MARKER}
+        same, kinds, digests = earlier["weights"] == weights, set(earlier["kinds"]), dict(earlier["files"])
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(
             f"{str(target)!r} is there already and holds no export; choose a new or an empty folder"
@@ -383,8 +385,14 @@ def _with_earlier(target: Path, to: Kind, name: str, weights: str) -> list[str]:
             f"{str(target)!r} holds an export of {what} ({earlier['model']}); choose another folder for {name}, "
             "or remove that one"
         )
-    if others := sorted(set(_files_in(target)) - files):
+    there = [name for name in _files_in(target) if name != MARKER]
+    if others := [name for name in there if name not in digests]:
         raise ConfigError(f"{str(target)!r} holds {others[0]}, which is of no export; move it to another folder")
+    if edited := [name for name in there if file_sha256(target / name) != digests[name]]:
+        raise ConfigError(
+            f"{str(target)!r} holds {', '.join(edited)}, edited since the export, and all files are written anew; "
+            f"move {'it' if len(edited) == 1 else 'them'} to another folder, or choose another one for this export"
+        )
     return [kind for kind in KINDS if kind in kinds | {to}]
 
 
@@ -414,7 +422,7 @@ def gguf_name(model: ServedModel) -> str:
     return re.sub(r"[^\w.-]+", "-", model.name) + ".gguf"
 
 
-def _write(made: Path, source: Path, model: ServedModel, kinds: Sequence[str]) -> list[str]:
+def _write(made: Path, source: Path, model: ServedModel, kinds: Sequence[str]) -> None:
     template = plain_template(chat_template(source))
     wanted = set(kinds)
     texts = {}
@@ -435,4 +443,3 @@ def _write(made: Path, source: Path, model: ServedModel, kinds: Sequence[str]) -
         copy_portable(source, made / "model")
     if wanted & WITH_GGUF:
         write_gguf(source, made / gguf_name(model), name=model.name, sampling=model.sampling, template=template)
-    return _files_in(made)

@@ -250,6 +250,23 @@ def test_a_folder_takes_exports_of_one_model_only(model: Path, tokenizer: Any, t
         export(model, "vllm", model / "out")
 
 
+def test_an_export_into_the_same_folder_refuses_to_write_over_what_was_edited(model: Path, tmp_path: Path) -> None:
+    out = export(model, "vllm", tmp_path / "out")
+    for name in ("README.md", "serve.sh"):
+        with (out / name).open("a") as file:
+            file.write("# mine\n")
+    message = (
+        r"holds README.md, serve.sh, edited since the export, and all files are written anew; move them to another"
+    )
+    with pytest.raises(ConfigError, match=message):
+        export(model, "compose", out)
+    assert (out / "serve.sh").read_text().endswith("# mine\n")
+    for name in ("README.md", "serve.sh"):
+        (out / name).rename(tmp_path / name)
+    export(model, "compose", out)
+    assert {path.name for path in out.iterdir()} >= {"serve.sh", "compose.yaml", "README.md"}
+
+
 def test_a_model_that_nobody_may_change_is_exported_into_a_folder_that_can_be(model: Path, tmp_path: Path) -> None:
     kept = Path(shutil.copytree(model, tmp_path / "kept"))
     (kept / "adapter").mkdir()

@@ -7,6 +7,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -187,14 +188,15 @@ def _messages(items: Any) -> tuple[list[dict[str, Any]], list[str]]:
         new = _message(item, at)
         last = messages[-1] if messages and messages[-1].get("role") == new.get("role") == "assistant" else None
         # An answer's reasoning, what is said, and calls, which have no results between them. Reasoning and text that
-        # come again are of another message.
-        if last is None or "reasoning" in new or ("content" in new and "content" in last):
+        # come again are of another message, but for text after a call: it is of the same answer.
+        again = last is not None and "content" in new and "content" in last
+        if last is None or "reasoning" in new or (again and "tool_calls" not in last):
             messages.append(new)
             places.append(at)
         elif "tool_calls" in new:
             last["tool_calls"] = [*last.get("tool_calls", []), *new["tool_calls"]]
         else:
-            last.update(new)
+            last.update({**new, "content": last["content"] + new["content"]} if again else new)
     return messages, places
 
 
@@ -268,14 +270,17 @@ def whole_response(
     return stream.response
 
 
-class _TextItem:
-    """An item of the output whose text grows: what is said, or reasoning."""
+@dataclass
+class _OpenItem:
+    """The item of the output that grows: reasoning, what is said, or a call."""
 
-    def __init__(self, place: int, item: dict[str, Any], part: dict[str, Any], kind: str) -> None:
-        """`place`: in the output; `kind`: of its events."""
-        self.item, self.part = item, part
-        self.kind = kind
-        self.at = {"item_id": item["id"], "output_index": place, "content_index": 0}
+    item: dict[str, Any]
+    kind: str
+    """Of its events."""
+    at: dict[str, Any]
+    """Its place, as its events tell it."""
+    part: dict[str, Any] | None = None
+    """Which holds the text; None for a call."""
 
 
 class ResponseStream:
@@ -304,9 +309,12 @@ class ResponseStream:
             "system_fingerprint": fingerprint,
             **echoed(request),
         }
-        self._texts: dict[str, _TextItem] = {}
-        self._calls: list[tuple[WrittenCall, dict[str, Any], int]] = []
-        """What was said of calls, their items, and their places."""
+        self._texts = {"reasoning": "", "message": ""}
+        """What was said so far."""
+        self._calls: list[WrittenCall] = []
+        """What was said of calls."""
+        self._open: _OpenItem | None = None
+        """The last item: each is done before the next one begins."""
 
     def grow(
         self,
@@ -324,25 +332,21 @@ class ResponseStream:
 
     def finish(self, index: int, choice: Choice) -> None:
         """See `Listener`."""
-        complete = {"reasoning": choice.reasoning or "", "message": choice.content}
-        if not all(complete[kind].startswith(one.part["text"]) for kind, one in self._texts.items()):
+        reasoning, content, calls = choice.reasoning or "", choice.content, choice.tool_calls
+        if not (reasoning.startswith(self._texts["reasoning"]) and content.startswith(self._texts["message"])):
             raise stream_broken()
-        if not go_on_from([said for said, *_ in self._calls], choice.tool_calls):
+        if not go_on_from(self._calls, calls):
             raise stream_broken()
-        if choice.calls_first:
-            self.grow(index, complete["reasoning"], "", choice.tool_calls)
-        self.grow(index, complete["reasoning"], complete["message"])
-        if not choice.tool_calls:
-            self._open("message")  # an answer without a word is one, too
+        # The text of a later call that cannot be read is part of the content, and comes after the calls that were said.
+        begun = calls if choice.calls_first else calls[: len(self._calls)]
+        self.grow(index, reasoning, self._texts["message"], begun)
+        self.grow(index, reasoning, content, calls)
+        if not calls and not content:
+            self._open_text("message")  # an answer without a word is one, too
         cut = choice.finish_reason == "length"
-        for kind, one in self._texts.items():
-            ended = "incomplete" if cut and not choice.tool_calls and kind == "message" else "completed"
-            self._close(one, ended)
-        self.grow(index, complete["reasoning"], complete["message"], choice.tool_calls)
-        for call, (_, item, place) in zip(choice.tool_calls, self._calls, strict=True):
-            at = {"item_id": item["id"], "output_index": place}
-            self._tell("response.function_call_arguments.done", **at, name=call.name, arguments=call.arguments)
-            self._done(item, place, "incomplete" if cut and call.problem is not None else "completed")
+        assert self._open is not None
+        is_whole = self._open.item["type"] == "function_call" and calls[-1].problem is None
+        self._close("incomplete" if cut and not is_whole else "completed")
         self.response["status"] = "incomplete" if cut else "completed"
         self.response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
 
@@ -372,34 +376,26 @@ class ResponseStream:
             self._tell("response.in_progress", response=self.response)
 
     def _grow_text(self, kind: str, text: str) -> None:
-        if not text:
+        if not (rest := text[len(self._texts[kind]) :]):
             return
-        one = self._open(kind)
-        if rest := text[len(one.part["text"]) :]:
-            one.part["text"] = text
-            self._tell(f"{one.kind}.delta", **one.at, delta=rest, **_logprobs(kind))
+        self._texts[kind] = text
+        one = self._open if self._open is not None and self._open.item["type"] == kind else self._open_text(kind)
+        assert one.part is not None
+        one.part["text"] += rest
+        self._tell(f"{one.kind}.delta", **one.at, delta=rest, **_logprobs(kind))
 
-    def _open(self, kind: str) -> _TextItem:
-        if (one := self._texts.get(kind)) is not None:
-            return one
+    def _open_text(self, kind: str) -> _OpenItem:
         if kind == "message":
             part: dict[str, Any] = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
             item: dict[str, Any] = {"type": "message", "id": f"msg_{secrets.token_hex(12)}", "role": "assistant"}
         else:
             part = {"type": "reasoning_text", "text": ""}
             item = {"type": "reasoning", "id": f"rs_{secrets.token_hex(12)}", "summary": []}
-        item |= {"status": "in_progress", "content": []}
-        one = _TextItem(self._add(item), item, part, f"response.{part['type']}")
+        one = self._add({**item, "status": "in_progress", "content": []}, f"response.{part['type']}")
+        one.part, one.at["content_index"] = part, 0
         self._tell("response.content_part.added", **one.at, part=part)
-        item["content"] = [part]
-        self._texts[kind] = one
+        one.item["content"] = [part]
         return one
-
-    def _close(self, one: _TextItem, status: str) -> None:
-        text = one.part["text"]
-        self._tell(f"{one.kind}.done", **one.at, text=text, **_logprobs(one.item["type"]))
-        self._tell("response.content_part.done", **one.at, part=one.part)
-        self._done(one.item, one.at["output_index"], status)
 
     def _grow_call(self, number: int, call: WrittenCall) -> None:
         if number == len(self._calls):
@@ -411,24 +407,38 @@ class ResponseStream:
                 "arguments": "",
                 "status": "in_progress",
             }
-            self._calls.append((call, item, self._add(item)))
-        _, item, place = self._calls[number]
-        if rest := call.arguments[len(item["arguments"]) :]:
-            at = {"item_id": item["id"], "output_index": place}
-            item["arguments"] = call.arguments
-            self._tell("response.function_call_arguments.delta", **at, delta=rest)
-        self._calls[number] = call, item, place
+            self._calls.append(replace(call, arguments=""))
+            self._add(item, "response.function_call_arguments")
+        rest = call.arguments[len(self._calls[number].arguments) :]
+        self._calls[number] = call
+        if not rest:
+            return
+        if self._open is None or self._open.item.get("call_id") != call.id:
+            raise stream_broken()  # it is done
+        self._open.item["arguments"] = call.arguments
+        self._tell(f"{self._open.kind}.delta", **self._open.at, delta=rest)
 
-    def _add(self, item: dict[str, Any]) -> int:
-        """Its place in the output."""
+    def _add(self, item: dict[str, Any], kind: str) -> _OpenItem:
+        """Ends the item that is open, and begins this one."""
+        self._close("completed")
         place = len(self.response["output"])
         self._tell("response.output_item.added", output_index=place, item=item)
         self.response["output"].append(item)
-        return place
+        self._open = _OpenItem(item, kind, {"item_id": item["id"], "output_index": place})
+        return self._open
 
-    def _done(self, item: dict[str, Any], place: int, status: str) -> None:
-        item["status"] = status
-        self._tell("response.output_item.done", output_index=place, item=item)
+    def _close(self, status: str) -> None:
+        if (one := self._open) is None:
+            return
+        if one.part is None:
+            said = {name: one.item[name] for name in ("name", "arguments")}
+            self._tell(f"{one.kind}.done", **one.at, **said)
+        else:
+            self._tell(f"{one.kind}.done", **one.at, text=one.part["text"], **_logprobs(one.item["type"]))
+            self._tell("response.content_part.done", **one.at, part=one.part)
+        one.item["status"] = status
+        self._tell("response.output_item.done", output_index=one.at["output_index"], item=one.item)
+        self._open = None
 
     def _tell(self, kind: str, **fields: Any) -> None:
         self._send(self._event(kind, **fields))

@@ -128,6 +128,33 @@ def test_a_stream_is_the_whole_answer_event_by_event(client, tools):
     assert sorted(item.id for item in done) == sorted(item.id for item in streamed.output)
 
 
+@pytest.mark.parametrize("end", ["", "<tool_call>oops"])
+def test_each_item_of_a_stream_is_done_before_the_next_one_begins(end):
+    """Text after calls is that of a call that could not be read, and comes as a message of its own."""
+    second = CALL.replace("4417", "4418")
+    policy = FakePolicy(lambda prompt, seed: f"<think>I look.</think>One moment.{CALL}{second}{end}")
+    with running(policy) as server, openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as other:
+        tools = [{**TOOL, "strict": False}]
+        whole = ask(other, tools=tools)
+        with other.responses.stream(model="desk", input=QUESTION, tools=tools) as stream:
+            events = list(stream)
+            streamed = stream.get_final_response()
+        items = [{"role": "user", "content": QUESTION}]
+        for response in (whole, streamed):
+            calls = [item for item in response.output if item.type == "function_call"]
+            results = [{"type": "function_call_output", "call_id": call.call_id, "output": "shipped"} for call in calls]
+            ask(other, input=[*items, *to_jsonable_python(response.output), *results], tools=tools)
+    assert policy.prompts[-1] == policy.prompts[-2]
+    assert kinds(streamed) == ["reasoning", "message", "function_call", "function_call", *["message"] * bool(end)]
+    assert streamed.output_text == whole.output_text == f"One moment.{end and chr(10)}{end}"
+    assert [item.status for item in streamed.output] == ["completed"] * len(streamed.output)
+    places = [event.output_index for event in events if hasattr(event, "output_index")]
+    assert places == sorted(places)
+    for place in range(len(streamed.output)):
+        of_item = [event.type for event in events if getattr(event, "output_index", None) == place]
+        assert (of_item[0], of_item[-1]) == ("response.output_item.added", "response.output_item.done")
+
+
 def test_text_format_holds_the_answer_to_a_class(client):
     assert client.responses.parse(model="desk", input="Name a place.", text_format=Place).output_parsed == Place(
         city="Rome", orders=3

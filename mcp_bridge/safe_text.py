@@ -82,7 +82,12 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
 
 def inline(text: object, limit: int = 120) -> str:
     """A text on one line with Markdown's and HTML's signs escaped: for table cells, headings and sentences."""
-    return _MARKUP.sub(lambda sign: "\\" + sign[0], one_line(cut(str(text), limit)))
+    return _MARKUP.sub(lambda sign: "\\" + sign[0], short_line(text, limit))
+
+
+def short_line(text: object, limit: int = 120) -> str:
+    """The same without the escapes, for terminals."""
+    return one_line(cut(str(text), limit))
 
 
 def one_line(text: str) -> str:

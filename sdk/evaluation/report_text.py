@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mcp_bridge.safe_text import aligned, cut, fence, inline, one_line, table
+from mcp_bridge.safe_text import aligned, cut, fence, inline, one_line, short_line, table
 
 from ..records import PROMPT_NAMES
 from ..tasks import tasks_of_families
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .report import Report, TrainingSummary
 
 
+_OnOneLine = Callable[..., str]
+"""`inline`, or `short_line`."""
 _MANY = 0.1
 """From this share of unscored rollouts on, the report begins with them."""
 _LONGEST_REASON = 300
@@ -471,8 +473,12 @@ MOST_TELLING = 5
 """Rollouts shown in full; the others are in report.json."""
 
 
-def render_errors(errors: Mapping[str, ConditionErrors], *, most_telling: int = MOST_TELLING) -> str:
-    """Groups by condition, what changed against the baseline, and the most telling rollouts. Empty without faults."""
+def render_errors(
+    errors: Mapping[str, ConditionErrors], *, most_telling: int = MOST_TELLING, for_terminal: bool = False
+) -> str:
+    """Groups by condition, what changed against the baseline, and the most telling rollouts, in Markdown; empty without
+    faults. `for_terminal`: without the escapes that Markdown needs."""
+    said = short_line if for_terminal else inline
     if not any(condition.failed for condition in errors.values()):
         return ""
     groups = [(name, group) for name, condition in errors.items() for group in condition.groups]
@@ -487,20 +493,20 @@ def render_errors(errors: Mapping[str, ConditionErrors], *, most_telling: int = 
     meanings = [f"- *{_title(kind)}*: {FAULTS[kind]}" for kind in kinds]
     parts = [
         "## What went wrong first",
-        table(("rollouts (share of failures)", *map(inline, errors)), counts),
+        table(("rollouts (share of failures)", *map(said, errors)), counts),
         "\n".join([f"The earliest fault that was not made good later, by rules{by}:", "", *meanings]),
     ]
     places = [
-        (inline(name), _title(group.kind), ", ".join(f"{inline(s)} {n}×" for s, n in group.signatures.items()))
+        (said(name), _title(group.kind), ", ".join(f"{said(s)} {n}×" for s, n in group.signatures.items()))
         for name, group in groups
         if group.signatures
     ]
     if places:
         parts.append(table(("condition", "fault", "tools and arguments"), places, left_columns=3))
-    parts.append(_changes(errors))
+    parts.append(_changes(errors, said))
     if judge_errors := sum(condition.judge_errors for condition in errors.values()):
         parts.append(f"The judge failed for {judge_errors} rollouts; these keep the fault that the rules found.")
-    parts.append(_telling(errors, most_telling))
+    parts.append(_telling(errors, most_telling, said))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -508,10 +514,10 @@ def _title(kind: str) -> str:
     return kind.replace("_", " ")
 
 
-def _changes(errors: Mapping[str, ConditionErrors]) -> str:
+def _changes(errors: Mapping[str, ConditionErrors], said: _OnOneLine) -> str:
     rows = [
         (
-            f"{inline(condition.baseline or '')} → {inline(name)}",
+            f"{said(condition.baseline or '')} → {said(name)}",
             _title(kind),
             *(count(n) for n in (c.before, c.fixed, c.stayed, c.moved, c.new)),
         )
@@ -527,27 +533,27 @@ def _changes(errors: Mapping[str, ConditionErrors]) -> str:
     return f"{table(head, rows, left_columns=2)}\n\n{note}"
 
 
-def _telling(errors: Mapping[str, ConditionErrors], most: int) -> str:
+def _telling(errors: Mapping[str, ConditionErrors], most: int, said: _OnOneLine) -> str:
     """The most telling rollout of each group, group after group by its size, over all conditions but a baseline."""
     later = {name: c for name, c in errors.items() if c.baseline is not None} or dict(errors)
     groups = sorted(
         ((name, group) for name, condition in later.items() for group in condition.groups),
         key=lambda pair: -pair[1].rollouts,
     )
-    shown = [_one(name, group.telling[0]) for name, group in groups[:most] if group.telling]
+    shown = [_one(name, group.telling[0], said) for name, group in groups[:most] if group.telling]
     left = len(groups) - len(shown)
     more = f" The first of {left} smaller groups, and more of each, are in report.json." if left > 0 else ""
     return "\n\n".join(["### The most telling of each group", f"{TELLING_RULE}{more}", *shown]) if shown else ""
 
 
-def _one(name: str, telling: TellingRollout) -> str:
+def _one(name: str, telling: TellingRollout, said: _OnOneLine) -> str:
     fault, rollout = telling.fault, telling.rollout
     newly = ", solved by the baseline" if telling.newly_failing else ""
-    where = f" ({inline(fault.signature)})" if fault.signature else ""
-    title = f"#### {_title(fault.kind).capitalize()}{where}: task {inline(rollout.task.id)}{newly}"
+    where = f" ({said(fault.signature)})" if fault.signature else ""
+    title = f"#### {_title(fault.kind).capitalize()}{where}: task {said(rollout.task.id)}{newly}"
     turn = f"turn {fault.turn}" if fault.turn else "before the first turn"
-    said = f"{inline(name)}, {turn}: {inline(fault.detail, limit=300)}" if fault.detail else f"{inline(name)}, {turn}."
-    return "\n\n".join([title, said, fence(cut(transcript(rollout, piece_limit=20), 4000))])
+    told = f"{said(name)}, {turn}: {said(fault.detail, limit=300)}" if fault.detail else f"{said(name)}, {turn}."
+    return "\n\n".join([title, told, fence(cut(transcript(rollout, piece_limit=20), 4000))])
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mcp_bridge.records import Tool, ToolAnnotations, ToolResult
 from sdk.evaluation import build_report
 from sdk.evaluation.faults import Fault, find_fault, find_faults, group_errors, judged_faults
+from sdk.evaluation.report_text import render_errors
 from sdk.records import CallRecord, Failure, Message, Rollout, Task, ToolCall, Verdict
 
 SHIPPED = ToolResult(text='{"order_id": "4417", "status": "shipped"}')
@@ -331,3 +332,15 @@ def test_the_report_shows_groups_changes_and_rollouts_and_keeps_them_in_its_json
     kept = json.loads(report.model_dump_json())["errors"]["after"]["groups"][0]
     assert kept["telling"][0]["fault"]["tool"] == "find"
     assert build_report({"only": [played(verdict=Verdict(score=1))]}).markdown().count("What went wrong first") == 0
+
+
+def test_the_terminal_gets_what_went_wrong_without_the_escapes_of_markdown() -> None:
+    expected = {"calls": [{"name": "get_order", "arguments": {"ids": ["<4417>", "_all_"]}}]}
+    errors = build_report({"v1 *new*": [played(expected=expected, task="order_"), broken("policy")]}).errors
+    shown, markdown = render_errors(errors, for_terminal=True), render_errors(errors)
+    assert "task order_" in shown
+    assert "v1 *new*, turn 1: answered without get_order(ids=[" in shown
+    assert "\\" not in shown
+    assert markdown.count("\\") > 4
+    rules = [line for line in shown.splitlines() if line.startswith("|")]
+    assert len({len(line) for line in rules[:3]}) == 1

@@ -314,7 +314,8 @@ def report(
     found.draw(folder)
     found.write(folder)
     if errors:
-        typer.echo(render_errors(found.errors, most_telling=12) or "Every rollout was a success.")
+        shown = render_errors(found.errors, most_telling=12, for_terminal=True)
+        typer.echo(shown or "Every rollout was a success.")
     else:
         typer.echo(str(found))
     typer.echo(f"\nreport    {folder / 'report.md'}")

@@ -16,13 +16,15 @@ from ..errors import RunFolderError, ToolbakeError, wrong_fields
 from ..traces.journal import Journal
 from ..traces.json_text import dump_json
 from ..traces.run_folder import RunFolder, now
-from .index import find_runs
+from .index import find_runs, run_facts
 
 log = logging.getLogger(__name__)
 
 FILE = "labels.jsonl"
 _SCORES = {"good": 1.0, "bad": 0.0}
 _MOST_CHARS = 20_000
+_MOST_PROBLEMS = 20
+"""On the page."""
 
 
 class Label(BaseModel, extra="forbid"):
@@ -46,18 +48,27 @@ class Labels:
         self._lock = threading.Lock()
 
     def read(self) -> dict[tuple[str, str], Label]:
-        """The standing label of each rollout by stage and id. Raises `RunFolderError` where the file is damaged."""
+        """The standing label of each rollout by stage and id. Raises `RunFolderError` where a line is damaged."""
+        found, problems = self.readable()
+        if problems:
+            raise RunFolderError(problems[0])
+        return found
+
+    def readable(self) -> tuple[dict[tuple[str, str], Label], list[str]]:
+        """The same of the lines that can be read, and what is wrong with each of the others."""
         found: dict[tuple[str, str], Label] = {}
-        for number, line in enumerate(self._journal.read(), start=1):
+        problems = []
+        for number, raw in enumerate(self._journal.raw_lines(), start=1):
             try:
-                label = Label.model_validate(line)
+                label = Label.model_validate_json(raw)
             except ValidationError as error:
-                wrong = wrong_fields(error, "line")
-                raise RunFolderError(
-                    f"{self._journal.path}, line {number}, is not a label ({wrong}); correct it, or remove it"
-                ) from error
-            found[label.stage, label.rollout] = label
-        return {key: label for key, label in found.items() if label.label is not None or label.comment}
+                problems.append(
+                    f"{self._journal.path}, line {number}, is not a label ({wrong_fields(error, 'line')}); correct it, "
+                    "or remove it"
+                )
+            else:
+                found[label.stage, label.rollout] = label
+        return {key: label for key, label in found.items() if label.label is not None or label.comment}, problems
 
     def write(self, label: Label) -> Label:
         """Keep it, with the time. Raises `RunFolderError` where it cannot be written."""
@@ -93,8 +104,20 @@ class Labels:
 
 
 def labels_of(runs: Sequence[Labels]) -> list[dict[str, Any]]:
-    """The labels of all runs, each with the number of its run, as the page reads them."""
-    return [{"run": n, **label.model_dump()} for n, labels in enumerate(runs) for label in labels.read().values()]
+    """The labels of all runs that can be read, each with the number of its run, as the page reads them."""
+    return [
+        {"run": n, **label.model_dump()} for n, labels in enumerate(runs) for label in labels.readable()[0].values()
+    ]
+
+
+def facts_of(run: RunFolder, labels: Labels) -> dict[str, Any]:
+    """See `run_facts`; with what of the run's labels cannot be read."""
+    facts = run_facts(run)
+    problems = labels.readable()[1]
+    facts["problems"] += problems[:_MOST_PROBLEMS]
+    if (more := len(problems) - _MOST_PROBLEMS) > 0:
+        facts["problems"].append(f"and {more} more of its lines")
+    return facts
 
 
 def export_labels(paths: Sequence[Path], target: Path) -> int:

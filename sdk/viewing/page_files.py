@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..traces.json_text import dump_json
-from .index import Announced, RunIndex, find_runs, metrics_of, run_facts
-from .labels import Labels, exported_file, labels_of, require_outside
+from .index import Announced, RunIndex, find_runs, metrics_of
+from .labels import Labels, exported_file, facts_of, labels_of, require_outside
 from .rollout_view import FIELDS, detail, token_rows
 
 TYPES = {
@@ -133,11 +133,12 @@ def _blocks(index: RunIndex) -> Iterator[str]:
     rows: dict[str, Any] = {"generation": content.generation, "fields": FIELDS, "start": 0, "whole": True}
     rows |= {"unread": content.unread, "problems": content.problems}
     yield _block("rows", dump_json(rows)[:-1] + b',"rows":' + _json_list(content.rows) + b"}")
+    labels = [Labels(run) for run in index.runs]
     head = {
         "starts": starts,
-        "runs": [run_facts(run) for run in index.runs],
+        "runs": [facts_of(*one) for one in zip(index.runs, labels, strict=True)],
         "metrics": [metrics_of(run) for run in index.runs],
-        "labels": labels_of([Labels(run) for run in index.runs]),
+        "labels": labels_of(labels),
     }
     yield _block("head", dump_json(head))
 

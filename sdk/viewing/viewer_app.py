@@ -28,8 +28,8 @@ from mcp_bridge.publishing.listener import names_this_machine, sends_key
 from ..errors import ConfigError, ToolbakeError
 from ..serving.server import Server, bind
 from ..traces.json_text import dump_json
-from .index import Announced, Place, RunIndex, facts_version, find_runs, metrics_of, run_facts
-from .labels import Label, Labels, labels_of
+from .index import Announced, Place, RunIndex, facts_version, find_runs, metrics_of
+from .labels import Label, Labels, facts_of, labels_of
 from .page_files import TYPES, page_file
 from .rollout_view import FIELDS, SHOWN_CHARS, cut_texts, detail, text_at, token_rows
 from .row_file import RowChange, RowFile, RowFileChanged, is_row_file
@@ -183,7 +183,7 @@ class _Page:
         return Response(page_file(name), media_type=TYPES[name.rpartition(".")[2]])
 
     async def runs(self, _: Request) -> Response:
-        return await _json(lambda: [run_facts(run) for run in self._index.runs])
+        return await _json(lambda: [facts_of(*one) for one in zip(self._index.runs, self._labels, strict=True)])
 
     async def rows(self, request: Request) -> Response:
         """Rows from `start` on, or from 0 where `generation` is over; `whole` once nothing more is to be read.

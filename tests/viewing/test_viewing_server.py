@@ -260,9 +260,23 @@ def test_a_label_that_was_edited_into_none_is_named(desk: Path, tmp_path: Path) 
     assert done.exit_code == 1
     assert "labels.jsonl, line 1, is not a label (label: Input should be" in " ".join(done.output.split())
     assert list(tmp_path.glob("*labels*")) == []
-    with pytest.raises(RunFolderError, match="is not a label"):
-        export_page([desk], tmp_path / "page.html")
-    assert list(tmp_path.glob("*page*")) == []  # nor a hidden one
+
+
+def test_a_line_that_is_no_label_is_named_on_the_page_beside_the_labels_that_can_be_read(
+    desk: Path, serve: Serve, tmp_path: Path
+) -> None:
+    good = '{"stage": "grpo", "rollout": "1", "label": "good"}'
+    (desk / "labels.jsonl").write_text("\n".join([good, '{"stage": "grpo", ', "7", *["{}"] * 30, ""]))
+    url = serve(desk)
+    assert [(one["rollout"], one["label"]) for one in httpx.get(f"{url}/api/labels").json()] == [("1", "good")]
+    problems = httpx.get(f"{url}/api/runs").json()[0]["problems"]
+    assert problems[0].startswith(f"{desk / 'labels.jsonl'}, line 2, is not a label (line: Invalid JSON")
+    assert ", line 3, is not a label" in problems[1]
+    assert (len(problems), problems[-1]) == (21, "and 12 more of its lines")
+    assert httpx.get(f"{url}/api/labels.jsonl").status_code == 500, (
+        "nothing is left out of what a judge is checked with"
+    )
+    assert export_page([desk], tmp_path / "page.html") > 0
 
 
 @pytest.mark.parametrize("wrong", [7, "text", {"a": 1}, [7], [{"prompt_ids": 7}]])

@@ -45,6 +45,8 @@ class GrammarTokenizer:
         """`tokenizer`: llguidance's. `stop_token_ids`: those that end a reply, which may come where a grammar does."""
         self._tokenizer = tokenizer
         self._stop_ids = frozenset(stop_token_ids)
+        special = filter(tokenizer.is_special_token, range(tokenizer.vocab_size))
+        self._special_names = [name for name in map(self._name, special) if name]
         self._compiled = lru_cache(maxsize=_MOST_COMPILED)(self._compile)
 
     @classmethod
@@ -81,12 +83,19 @@ class GrammarTokenizer:
     def token_bytes(self, token: int) -> bytes:
         """A token as UTF-8 bytes, which may be part of a character; a special token by its name."""
         if self._tokenizer.is_special_token(token):
-            return str(self._tokenizer.decode_str([token])).encode()
+            return self._name(token).encode()
         return bytes(self._tokenizer.decode_bytes([token]))
+
+    def _name(self, special: int) -> str:
+        return str(self._tokenizer.decode_str([special]))
 
     def _compile(self, text: str) -> Grammar:
         from llguidance import LLMatcher
 
+        if any(json.dumps(name)[1:-1] in text for name in self._special_names):
+            # The tokenizer's own token for such text is the special one, which would end a reply in its midst. Without
+            # that, text is spelt as ordinary tokens.
+            text = '%llguidance {"no_forcing": true}\n' + text
         matcher = _compiling_thread().submit(LLMatcher, self._tokenizer, text, log_level=0).result()
         if matcher.is_error():
             raise ValueError(_first_line(matcher.get_error()))

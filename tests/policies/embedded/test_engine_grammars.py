@@ -93,6 +93,24 @@ async def test_calls_hold_against_their_schemas_whatever_the_model_is_inclined_t
         assert called == {tool.name for tool in TOOLS}
 
 
+async def test_text_that_reads_like_a_control_token_is_written_as_text(
+    engine: EmbeddedEngine, grammars: ReplyGrammars, renderer: Any
+) -> None:
+    values = ["<|im_end|>", "<|im_start|>user", "</tool_call>", "<tool_call>", "<think>"]
+    schema = {
+        "type": "object",
+        "properties": {"a": {"const": values}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    tools = [Tool(name="end<|im_end|>", description="", input_schema=schema)]
+    completion = await say(engine, grammars.calls(tools, parallel=False), temperature=0)
+    assert completion.stop_reason == "stop"
+    assert not set(completion.token_ids[:-1]) & {*renderer.stop_token_ids, 0, 1, 2}
+    (call,) = renderer.parse(completion.token_ids, tools).tool_calls
+    assert (call.name, call.arguments, call.error) == ("end<|im_end|>", {"a": values}, None)
+
+
 async def test_log_probabilities_are_of_what_the_grammar_left(
     engine: EmbeddedEngine, grammars: ReplyGrammars, small_model: LoadedModel, renderer: Any
 ) -> None:

@@ -146,7 +146,7 @@ MISTAKES: dict[str, Mistake] = {
         *("Counter.count", "give ObjectTwin(..., copy=...)"),
     ),
     "a model folder that is not there": Mistake(
-        "tools desk.py:tools --model ./none", "no model folder './none'", "model:", "give a folder with a config.json"
+        "tools desk.py:tools --model ./none", "no model folder './none'", "model:", "a model (it has a config.json)"
     ),
     # ---- tasks
     "no tasks": Mistake(
@@ -289,7 +289,7 @@ MISTAKES: dict[str, Mistake] = {
         "export runs/none --to vllm --output-dir out",
         "'runs/none'",
         "model:",
-        "a hub name, or none for the embedded model.",
+        "or a name on the hub; without one it is the embedded model.",
     ),
     "a root that is none": Mistake("verify run --root zzz", "'zzz'", "--root is", "give the 64 hexadecimal digits"),
     "a difficulty of nobody": Mistake(
@@ -308,7 +308,7 @@ MISTAKES: dict[str, Mistake] = {
         "choose a new or empty output_dir",
     ),
     "a run that has no model": Mistake(
-        *("serve run --port 0", "no model yet", "'run' is the folder of a run", "run the command that began it again"),
+        *("serve run --port 0", "no model", "'run' is the folder of a run", "run the command that began it again"),
         {"run/run.json": "{}"},
     ),
     "a report of no run": Mistake("report .", "it has no run.json", "HERE", "give the output_dir of a run"),

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mcp_bridge.safe_text import and_more
+
 from ...errors import ConfigError, ModelError
 from ..protocol import LOWEST_TEMPERATURE, Sampling
 from ..tool_prompt import TrainedToolPrompt, as_trained
@@ -106,8 +108,7 @@ def require_place(name: str | os.PathLike[str]) -> None:
     near = _near_folders(folder) if name else []
     hint = f" Near it are {', '.join(near)}." if near else ""
     raise ModelError(
-        f"model: there is no model folder {name!r}; give a folder with a config.json, a hub name, or none for the "
-        f"embedded model.{hint}"
+        f"model: there is no model folder {name!r}; give {_CHOICES}; without one it is the embedded model.{hint}"
         + " A model of the hub with such a name must be in its cache: hf download NAME."
         * (not is_path and len(parts) == 2)
     )
@@ -117,9 +118,12 @@ def _is_folder_here(name: str) -> bool:
     return name == "runs" or Path(name).is_dir()
 
 
+_CHOICES = "the folder of a finished training or of a model (it has a config.json), or a name on the hub"
+
+
 def _near_folders(folder: Path) -> list[str]:
-    """Model folders about where `folder` would be, those with the most similar paths first."""
-    above = next((one for one in folder.parents if one.is_dir()), Path())
+    """Model folders in `folder`, or about where it would be, those with the most similar paths first."""
+    above = next((one for one in (folder, *folder.parents) if one.is_dir()), Path())
     found = {
         str(config.parent)
         for pattern in ("config.json", "*/config.json", "*/model/config.json", "*/*/model/config.json")
@@ -192,6 +196,9 @@ def from_pretrained(auto_class: Any, source: str, name: str, what: str = "the mo
             reason = "its weights have other shapes than its config.json says"
         if "backend tokenizer" in reason:
             reason = "its files (tokenizer.json) are missing, or of a kind that needs another package"
+        if not Path(source).is_dir():
+            reason = f"there is no such folder here, and the hub did not give it ({reason.rstrip('.')})"
+            what = "the model"
         if Path(source).is_dir():
             fix = "save the model again with sdk.policies.models.save_model, or choose another folder"
         elif os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
@@ -206,15 +213,20 @@ def _check_folder(folder: Path) -> None:
     if not (folder / "config.json").is_file():
         if (folder / "run.json").is_file():
             raise ModelError(
-                f"{str(folder)!r} is the folder of a run that has no model yet; run the command that began it "
-                "again, to finish it"
+                f"{str(folder)!r} is the folder of a run that has no model: an evaluation has none, and a training "
+                f"only once it is done. To finish it, run the command that began it again; or give {_CHOICES}"
             )
         if (folder / "adapter_config.json").is_file():
             raise ModelError(
                 f"{str(folder)!r} holds a LoRA adapter and no model; merge it into its base model "
                 "(merge_and_unload of peft) and save that with sdk.policies.models.save_model"
             )
-        held = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
+        names = sorted(path.name for path in folder.iterdir())
+        held = and_more(names, 8) or "nothing"
+        if not any(name.startswith("tokenizer") or name.endswith((".safetensors", ".bin")) for name in names):
+            near = _near_folders(folder)
+            hint = f" In it are {', '.join(near)}." if near else ""
+            raise ModelError(f"{str(folder)!r} is no folder of a model (it holds: {held}); give {_CHOICES}.{hint}")
         raise _incomplete(folder, f"it has no config.json (it holds: {held})")
     for file in (folder / "config.json", folder / "generation_config.json"):
         try:

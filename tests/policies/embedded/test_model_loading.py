@@ -169,8 +169,24 @@ def test_a_model_without_a_chat_template_is_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_name_offline_says_that_it_is_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(ModelError, match=r"'nobody/no-such-model'.*HF_HUB_OFFLINE is set"):
-        load_model("nobody/no-such-model")
+    for name in ("nobody/no-such-model", "nothere"):
+        with pytest.raises(
+            ModelError, match=f"cannot load the model '{name}': there is no such folder here.*HF_HUB_OFFLINE is set"
+        ):
+            load_model(name)
+
+
+def test_a_folder_without_a_model_is_refused_with_the_models_in_it(folder: Path, tmp_path: Path) -> None:
+    project = tmp_path / "rooms"
+    (project / "runs" / "first").mkdir(parents=True)
+    (project / "mcp.json").write_text("{}")
+    with pytest.raises(
+        ModelError, match=r"no folder of a model \(it holds: mcp.json, runs\); give the folder of a fin"
+    ):
+        load_model(project)
+    folder.rename(project / "runs" / "first" / "model")
+    with pytest.raises(ModelError, match=r"or a name on the hub\. In it are \S+/rooms/runs/first/model\.$"):
+        load_model(project)
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./no-such-folder", "", "runs/nowhere", "a/b/model", "b\\c", "a/"])
@@ -203,7 +219,7 @@ def test_the_folder_of_a_finished_run_is_its_model(folder: Path, tokenizer: Any,
     run = tmp_path / "runs" / "desk"
     run.mkdir(parents=True)
     (run / "run.json").write_text("{}")
-    with pytest.raises(ModelError, match="is the folder of a run that has no model yet"):
+    with pytest.raises(ModelError, match="is the folder of a run that has no model: an evaluation has none"):
         load_model(run)
     folder.rename(run / "model")
     for loaded in (load_model(run), load_model(str(run / "model"))):

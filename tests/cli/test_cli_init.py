@@ -200,13 +200,18 @@ def test_places_in_a_copied_mcp_json_still_mean_the_same(empty):
             "args": ["files", "${TOOLBAKE_WORLD_DIR}"],
             "toolbake": {"world": {"folder": "seed"}, "roots": ["work", "file:///srv"]},
         },
+        "local": {"command": "node", "args": ["."]},
+        "told": {"command": "uvx", "args": ["shelf", "--root=tools"]},
+        "placed": {"command": "npx", "args": ["files"], "cwd": "work"},
         "api": {"openapi": "api.yaml"},
         "far": {"url": "https://far.example/mcp", "headers": {"Authorization": "Bearer ${KEY:-none}"}},
     }
     (empty / "tools" / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     made = mcp_tools(Path("tools/mcp.json"), empty / "project")
     moved = json.loads(made.files["mcp.json"])["mcpServers"]
-    assert moved["files"]["cwd"] == ".."  # where it was started before
+    assert "cwd" not in moved["files"]
+    assert moved["local"]["cwd"] == moved["told"]["cwd"] == ".."  # where they were started before
+    assert moved["placed"]["cwd"] == "../tools/work"
     assert moved["files"]["toolbake"] == {
         "world": {"folder": "../tools/seed"},
         "roots": ["../tools/work", "file:///srv"],

@@ -34,6 +34,8 @@ MCP_JSON, TOOLS_PY = "mcp.json", "tools.py"
 _PYTHON = "${TOOLBAKE_PYTHON:-python}"
 _PLACES = ("ca", "cert", "key")
 """Of an entry's `tls`: files, relative to the folder of their `mcp.json`."""
+_FETCHING = frozenset({"npx", "uvx", "pipx", "bunx", "docker", "podman"})
+"""Commands that get a server from a registry, so that the folder they are typed in has nothing of it."""
 _WANTED = 10
 
 Folder = Annotated[Path, arg("FOLDER", "Where the project goes.", default="the current folder")]
@@ -479,9 +481,10 @@ def _moved(entry: Any, home: Path, folder: Path) -> Any:
         return entry
     found = dict(entry)
     if "command" in entry:
-        # Without `cwd` a server starts where the command was typed.
+        # Without `cwd` a server starts where the command was typed. It is written only where the server may need that:
+        # a project that names no folder beside it can be moved.
         cwd = str(entry.get("cwd", ""))
-        if not cwd.startswith("${"):
+        if not cwd.startswith("${") and (cwd or _is_of_this_folder(entry)):
             found["cwd"] = _from(folder, home / Path(cwd).expanduser() if cwd else Path.cwd())
     document = entry.get("openapi")
     if isinstance(document, str) and "://" not in document:
@@ -507,6 +510,15 @@ def _moved(entry: Any, home: Path, folder: Path) -> Any:
             for name, value in tls.items()
         }
     return found
+
+
+def _is_of_this_folder(entry: Mapping[str, Any]) -> bool:
+    """Whether what an entry starts may be in the current folder: whatever is not fetched, or is told a place in it."""
+    places = [*entry.get("args", ()), *entry.get("env", {}).values()]
+    named = (part for place in places for part in (str(place), str(place).rpartition("=")[2]) if part)
+    return Path(str(entry["command"])).stem not in _FETCHING or any(
+        not Path(part).is_absolute() and Path(part).exists() for part in named
+    )
 
 
 def _require_file(file: Path, option: str, wanted: str) -> None:

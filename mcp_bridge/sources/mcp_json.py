@@ -82,12 +82,18 @@ def read_file(path: Path) -> list[ServerSpec | OpenApiSpec]:
             f"{str(path)!r} is a folder; give a file, such as {str(path / 'mcp.json')!r}, or a command as a list: "
             '["python", "server.py"]'
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"{str(path)!r} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(
+            f"{str(path)!r} is not UTF-8 ({error.reason} at byte {error.start}); save it as UTF-8"
+        ) from None
+    except OSError as error:
+        raise SourceError(f"{str(path)!r} cannot be read: {error.strerror or error}") from error
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:
         raise SourceError(f"{str(path)!r} is not valid JSON: {json_problem(error)}") from error
+    except RecursionError:
+        raise SourceError(f"{str(path)!r} is nested too deeply to be read") from None
     if not isinstance(config, Mapping):
         raise SourceError(f'{str(path)!r} holds {kind_of(config)}; it must be {{"mcpServers": {{...}}}}')
     if {"openapi", "swagger"} & set(config) and "mcpServers" not in config:

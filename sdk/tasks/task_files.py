@@ -353,7 +353,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[Any, str]]:
 def _json_items(path: Path) -> Iterator[tuple[Any, str]]:
     items = strict_json(_text(path), str(path))
     if not isinstance(items, list):
-        raise ConfigError(f"{path}: holds a JSON {type(items).__name__}; a .json task file holds a list of tasks")
+        raise ConfigError(f"{path}: holds {kind_of(items)}; a .json task file holds a list of tasks")
     for index, item in enumerate(items):
         yield item, f"{path}, item {index}"
 

@@ -279,6 +279,11 @@ def test_requests_that_are_there_stay_where_tasks_can_be_made_and_where_none_can
         (["--mcp", "server.txt"], "give an mcp.json, or the Python file of a server"),
         (["--openapi", "none.yaml"], "--openapi is 'none.yaml', and there is no such file"),
         (["--python", "none.py"], "--python is 'none.py', and there is no such file"),
+        (["--python", "server.txt"], "--python is 'server.txt', which is no Python file; give a Python file"),
+        (["--mcp", "lib"], "--mcp is 'lib', which is a folder; give an mcp.json"),
+        (["--openapi", "broken.json"], "error: broken.json is not valid JSON: "),
+        (["--mcp", "deep.json"], "'deep.json' is nested too deeply to be read"),
+        (["--mcp", "latin.json"], "'latin.json' is not UTF-8 (invalid continuation byte at byte 1); save it as UTF-8"),
         (["--python", "empty.py"], "which has no tools"),
         (["--python", "two.py"], "which has Bank, Shop; name one of them: --python two.py:Bank"),
         (["--python", "two.py:Shp"], "Did you mean 'Shop'?"),
@@ -295,6 +300,8 @@ def test_what_cannot_be_a_projects_tools_is_named_and_leaves_nothing_behind(empt
     (empty / "empty.py").write_text("x = 1\n")
     (empty / "two.py").write_text("class Bank:\n    def pay(self): ...\nclass Shop:\n    def sell(self): ...\n")
     (empty / "broken.json").write_text("{")
+    (empty / "deep.json").write_text("[" * 100_000)
+    (empty / "latin.json").write_bytes(b'"\xe9"')
     (empty / "lib").mkdir()
     for name in ("my-sums.py", "lib/tools.py"):
         (empty / name).write_text("def add(a: int, b: int) -> int:\n    return a + b\n")

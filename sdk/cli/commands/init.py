@@ -361,7 +361,10 @@ def openapi_tools(document: str, folder: Path) -> ProjectTools:
             )
         place = json.dumps(document)
     else:
+        from mcp_bridge.openapi.document import read_document
+
         _require_file(Path(document), "--openapi", "an OpenAPI document (openapi.json or .yaml), or its URL")
+        read_document(Path(document))  # a mistake in it is told with its place, and not with that of tools.py
         place = f"Path(__file__).parent / {json.dumps(_from(folder, Path(document)))}"
     lines = [
         '"""A twin of the API: the tools of its OpenAPI document, with simulated state for each rollout."""',
@@ -382,7 +385,10 @@ def python_tools(text: str, folder: Path) -> ProjectTools:
     """Of a Python file: the object that is named, or what it holds: a sandbox, a class, functions."""
     file_word, sign, name = text.rpartition(":") if is_named_object(text) else (text, "", "")
     file = Path(file_word)
-    _require_file(file, "--python", "a Python file, or an object in it: file.py:name")
+    wanted = "a Python file, or an object in it: file.py:name"
+    _require_file(file, "--python", wanted)
+    if file.suffix != ".py":
+        raise ConfigError(f"--python is {text!r}, which is no Python file; give {wanted}")
     if not sign:
         name = ""
     module = load_module(file_word, "--python")
@@ -523,7 +529,8 @@ def _is_of_this_folder(entry: Mapping[str, Any]) -> bool:
 
 def _require_file(file: Path, option: str, wanted: str) -> None:
     if not file.expanduser().is_file():
-        raise ConfigError(f"{option} is {str(file)!r}, and there is no such file; give {wanted}")
+        there = "which is a folder" if file.expanduser().is_dir() else "and there is no such file"
+        raise ConfigError(f"{option} is {str(file)!r}, {there}; give {wanted}")
 
 
 def _from(folder: Path, place: Path) -> str:

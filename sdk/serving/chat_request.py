@@ -19,7 +19,7 @@ from mcp_bridge.safe_text import strict_json
 
 from ..policies.rendering.call_parsing import UnreadCall, deeper_than
 from ..records import Message, ToolCall
-from .requests import ApiError, bad_request, shown
+from .requests import ApiError, bad_request, json_kind, shown
 
 MOST_MESSAGES = 10_000
 MOST_TOOLS = 1024
@@ -232,8 +232,12 @@ def read_body(raw: bytes, model: type[Model], harmless: Harmless) -> Model:
         raise ApiError(
             413, f"the body has {values} commas and brackets, at most {MOST_VALUES} are read; send a shorter one"
         )
+    if not raw.strip():
+        raise bad_request("the body is empty; send an object in JSON")
     try:
         body = strict_json(raw)
+    except UnicodeDecodeError as error:
+        raise bad_request(f"the body is not UTF-8: {error.reason} at byte {error.start}") from error
     except ValueError as error:
         raise bad_request(f"the body is not JSON: {error}") from error
     if deeper_than(body, _MOST_LEVELS):
@@ -247,7 +251,7 @@ def read_body(raw: bytes, model: type[Model], harmless: Harmless) -> Model:
             "the body holds half of a surrogate pair (a lone \\ud8xx escape), which is no text"
         ) from error
     if not isinstance(body, dict):
-        raise bad_request(f"the body is a JSON {type(body).__name__}; send an object")
+        raise bad_request(f"the body is {json_kind(body)}; send an object")
     try:
         return model.model_validate(_without_harmless(body, list(model.model_fields), harmless))
     except ValidationError as error:
@@ -431,7 +435,7 @@ def read_text(content: Any, at: str, kinds: Collection[str] = ("text",)) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise bad_request(f"{at} is a JSON {type(content).__name__}; send a string or a list of text parts", at)
+        raise bad_request(f"{at} is {json_kind(content)}; send a string or a list of text parts", at)
     texts = []
     for index, part in enumerate(content):
         kind = part.get("type") if isinstance(part, Mapping) else part

@@ -312,11 +312,14 @@ async def _body(request: Request) -> bytes:
         # A proxy that goes by the other one sees another end, and the next request elsewhere (RFC 9112, 6.1).
         problem = "content-length and transfer-encoding both tell where the body ends; send one of them"
         raise ApiError(400, problem, headers={"connection": "close"})
+    too_long = ApiError(413, f"the body has more than {_MOST_BYTES} bytes; send a shorter conversation")
+    if int(request.headers.get("content-length", 0)) > _MOST_BYTES:
+        raise too_long  # before a client that waits for leave sends it
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
         if len(body) > _MOST_BYTES:
-            raise ApiError(413, f"the body has more than {_MOST_BYTES} bytes; send a shorter conversation")
+            raise too_long
     return bytes(body)
 
 

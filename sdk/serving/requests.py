@@ -131,6 +131,14 @@ class ApiError(Exception):
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
+_JSON_KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+def json_kind(value: object) -> str:
+    """What a value of JSON is, in JSON's words."""
+    return _JSON_KINDS.get(type(value), "a number")
+
+
 def shown(text: str, most: int = _SHOWN_CHARS) -> str:
     """What a client sent, cut to what helps: it may have sent megabytes."""
     return shortened(text, most)

@@ -26,7 +26,7 @@ from .chat_request import (
 )
 from .generation import Choice, Generated
 from .replies import own_fields, stream_broken
-from .requests import ApiError, bad_request, shown
+from .requests import ApiError, bad_request, json_kind, shown
 from .tool_calls import WrittenCall, go_on_from
 
 _HARMLESS: Harmless = {
@@ -231,7 +231,7 @@ def _message(item: Any, at: str) -> dict[str, Any]:
 def _text(content: Any, at: str) -> str:
     """A string, or the texts of a list of parts."""
     if not isinstance(content, str | list):
-        raise bad_request(f"{at} is missing or a JSON {type(content).__name__}; send a string or a list of texts", at)
+        raise bad_request(f"{at} is missing or {json_kind(content)}; send a string or a list of texts", at)
     return read_text(content, at, _TEXT_PARTS)
 
 

@@ -1,6 +1,7 @@
 """The endpoint as OpenAI's own client sees it, over a real socket."""
 
 import json
+import socket
 import threading
 from contextlib import contextmanager
 
@@ -728,7 +729,10 @@ def test_bodies_that_are_no_request_get_openais_form(client):
     json_type = {"content-type": "application/json"}
     for content, headers, status, message in [
         (b"{oops", json_type, 400, "not JSON"),
-        (b"[1]", json_type, 400, "send an object"),
+        (b"[1]", json_type, 400, "the body is an array; send an object"),
+        (b"null", json_type, 400, "the body is null; send an object"),
+        (b"", json_type, 400, "the body is empty; send an object"),
+        (b'{"model": "\xff"}', json_type, 400, "the body is not UTF-8: invalid start byte at byte 11"),
         (b'{"model": "desk"}', json_type, 400, "messages: field required"),
         (b'{"model": "desk", "messages": [], "temperature": NaN}', json_type, 400, "NaN"),
         (b'{"model": "desk", "messages": [], "metadata": {"a": 1e999}}', json_type, 400, "1e999 is out of range"),
@@ -743,6 +747,10 @@ def test_bodies_that_are_no_request_get_openais_form(client):
         assert reply.status_code == status, reply.text
         assert message in reply.json()["error"]["message"]
         assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
+    with socket.create_connection(("127.0.0.1", httpx.URL(client.server.url).port), timeout=30) as announced:
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        announced.sendall(f"{head}content-length: 99999999\r\nexpect: 100-continue\r\n\r\n".encode())
+        assert b" 413 " in announced.recv(100), "refused before it is sent"
     assert httpx.get(url).json()["error"]["message"].startswith("GET /v1/chat/completions: method not allowed")
     assert httpx.post(f"{client.server.url}/v1/completions", json={}).status_code == 404
 

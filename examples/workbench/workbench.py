@@ -97,15 +97,18 @@ def main() -> int:
         elif name != "list":
             command.add_argument("--to", type=Path, required=name == "tasks", help="the folder to write into")
     chosen = parser.parse_args()
-    match chosen.command:
-        case "serve":
-            return serve(chosen.folder, chosen.parts, chosen.http)
-        case "list":
-            return show_tools(chosen.folder)
-        case "tasks":
-            return write_tasks(chosen.folder, chosen.to)
-        case _:
-            return show_verdicts(chosen.folder, chosen.to)
+    try:
+        match chosen.command:
+            case "serve":
+                return serve(chosen.folder, chosen.parts, chosen.http)
+            case "list":
+                return show_tools(chosen.folder)
+            case "tasks":
+                return write_tasks(chosen.folder, chosen.to)
+            case _:
+                return show_verdicts(chosen.folder, chosen.to)
+    except sdk.ConfigError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

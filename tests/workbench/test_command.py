@@ -73,3 +73,11 @@ def test_the_list_has_every_tool_with_its_system(folder: Path) -> None:
     lines = run("list", folder).stdout.splitlines()
     assert len(lines) == 27
     assert lines[-1].split()[:2] == ["company_directory", "find_email_address"]
+
+
+def test_a_folder_that_is_no_clone_is_told_without_a_traceback(tmp_path: Path) -> None:
+    told = run("list", tmp_path / "none")
+    assert told.returncode == 2
+    assert "none has no emails.csv" in told.stderr
+    assert "git clone" in told.stderr
+    assert "Traceback" not in told.stderr

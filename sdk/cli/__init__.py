@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
     """Run the command line; ends the process with its exit code."""
@@ -9,6 +11,10 @@ def main() -> None:
 
     tune_process()
     quiet_libraries()
-    from .app import app
+    try:
+        from .app import app
+    except KeyboardInterrupt:  # Ctrl-C before there is a command; each tells of its own
+        sys.stderr.write("stopped\n")
+        raise SystemExit(130) from None
 
     app(prog_name="toolbake")

@@ -123,3 +123,25 @@ print(there() is None)
 def test_what_is_loaded_is_left_out_of_collections_until_it_is_given_back() -> None:
     done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["True", "False", "True"]
+
+
+INTERRUPTED = """
+import sys
+
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "sdk.cli.app":
+            raise KeyboardInterrupt
+
+
+sys.meta_path.insert(0, Interrupts())
+from sdk.cli import main
+
+main()
+"""
+
+
+def test_ctrl_c_while_the_command_is_being_loaded_is_one_line() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "stopped\n")

@@ -284,7 +284,7 @@ def test_only_tools_whose_calls_may_be_made_are_advised_to_make_tasks_with(desk)
     for name, advised in (("live", [False, False]), ("reading", [False, True]), ("twin", [True, True])):
         done = toolbake("doctor", f"notes.py:{name}", "--tasks", "bare.jsonl", "--quiet").stdout
         assert [command.format(name) in done for command in commands] == advised, done
-        safe = "because calls of add_note change real things: a twin"
+        safe = "because calls of add_note may change real things: a twin"
         assert (safe in done and "toolbake record notes.py:live --to recording.jsonl" in done) is (name == "live")
 
 

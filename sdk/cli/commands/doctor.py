@@ -390,7 +390,7 @@ class Backend:
         if not self.changed:
             return f"{what}: {solve}"
         return (
-            f"{what} with a simulated backend, because calls of {_listed(self.changed)} change real things: a twin "
+            f"{what} with a simulated backend, because calls of {_listed(self.changed)} may change real things: a twin "
             "(docs/api-twin.md, docs/sandboxes.md), worlds in your own server (docs/servers.md), or a recording "
             f"(toolbake record {{TOOLS}} --to recording.jsonl); give it in place of {{TOOLS}} to toolbake solve"
         )

@@ -228,7 +228,12 @@ def next_commands(word: str, *, has_tasks: bool) -> list[tuple[str, str]]:
     """What to type in the project's folder, in this order, each with what it is for."""
     tools = shlex.quote(word)
     judged = f"{tools} {TASKS} --verifier {VERIFY}:verify"
-    make = [(f"toolbake solve {tools} --tasks {REQUESTS_FILE} --to {TASKS}", "make tasks of your requests")]
+    make = [
+        (
+            f"toolbake solve {tools} --tasks {REQUESTS_FILE} --to {TASKS}",
+            "make tasks of your requests, by making their calls",
+        )
+    ]
     return [
         *([] if has_tasks else make),
         (f"toolbake doctor {tools} --tasks {TASKS} --verifier {VERIFY}:verify", "is everything ready?"),

@@ -11,6 +11,7 @@ for.
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -98,7 +99,7 @@ class GrammarTokenizer:
             text = '%llguidance {"no_forcing": true}\n' + text
         matcher = _compiling_thread().submit(LLMatcher, self._tokenizer, text, log_level=0).result()
         if matcher.is_error():
-            raise ValueError(_first_line(matcher.get_error()))
+            raise ValueError(_reason(matcher.get_error()))
         return Grammar(matcher, self._tokenizer.vocab_size)
 
 
@@ -173,13 +174,14 @@ class Derivation:
         """Go on by an allowed token, or end with it. Returns why the grammar cannot be followed any more, where that is
         so: it has become too complex for the parser."""
         if self._matcher.is_error() if ends else not self._matcher.consume_token(token):
-            return _first_line(self._matcher.get_error())
+            return _reason(self._matcher.get_error())
         return None
 
 
-def _first_line(error: str) -> str:
-    """What is wrong, without the parser's state."""
-    return error.strip().partition("\n<state>")[0].partition("<backtrace>")[0].strip()
+def _reason(error: str) -> str:
+    """What is wrong, without the parser's state and without the place in a grammar that no user wrote."""
+    said = error.strip().partition("\n<state>")[0].partition("<backtrace>")[0]
+    return re.sub(r"^at \d+\(\d+\): |\n +\d+ \| .*|\n +\^\s*$", "", said).strip()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -552,7 +552,12 @@ def test_a_policy_without_grammars_refuses_what_needs_one():
                 }
             },
             "response_format",
-            "no answer can be sampled by the schema",
+            "no answer can be sampled by the schema: failed to compile JSON schema: Resource 'http://a.b",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "objekt"}}}},
+            "response_format",
+            "schema: failed to compile JSON schema: Invalid type: objekt; send a simpler one$",
         ),
         (
             {"response_format": json_schema({"type": "x"})},

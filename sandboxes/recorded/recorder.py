@@ -539,9 +539,13 @@ class _Recorder:
     ) -> None:
         self._upstreams = upstreams
         self._writer = writer
-        self._verbs = verbs
-        # Who starts a server with this in its environment knows what control tools are for.
-        self._offers_control = os.environ.get(CONTROL_ENV) == "1"
+        # Who starts a server with this in its environment knows what control tools are for. To others each session has
+        # a server of its own, whose world without a name is theirs.
+        offers_control = os.environ.get(CONTROL_ENV) == "1"
+        self._verbs = verbs if offers_control else {}
+        self._names_no_worlds = bool(verbs) and not offers_control
+        # A session of a cassette has its calls from the beginning, so that no world may begin in the middle of another.
+        self._hidden = {name for name, verb in verbs.items() if verb == FORK_WORLD or not offers_control}
         self._is_http = is_http
         self._sessions: dict[tuple[str, str], _Session] = {}
 
@@ -586,9 +590,7 @@ class _Recorder:
 
     async def _list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
         page = await (await self._upstream(ctx)).list_tools(ctx, params.cursor if params is not None else None)
-        # A session of a cassette has its calls from the beginning, so that no world may begin in the middle of another.
-        hidden = {name for name, verb in self._verbs.items() if verb == FORK_WORLD or not self._offers_control}
-        shown = [tool.model_copy(update={"execution": None}) for tool in page.tools if tool.name not in hidden]
+        shown = [tool.model_copy(update={"execution": None}) for tool in page.tools if tool.name not in self._hidden]
         return page.model_copy(update={"tools": shown})
 
     def _forward(self, request: Any, result: Any) -> Callable[[Any, Any], Awaitable[Any]]:
@@ -613,7 +615,13 @@ class _Recorder:
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
         await self._leave_lost(ctx)
+        if params.name in self._hidden:
+            raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r}")
         world = str((ctx.meta or {}).get(WORLD_META, ""))
+        if self._names_no_worlds:
+            params = params.model_copy(
+                update={"meta": {k: v for k, v in (params.meta or {}).items() if k != WORLD_META}}
+            )
         verb = self._verbs.get(params.name)
         if verb == OPEN_WORLD:
             given = params.arguments or {}

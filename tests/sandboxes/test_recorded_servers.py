@@ -181,6 +181,30 @@ async def _write_over_http(url: str, path: str, text: str) -> None:
         assert not (await client.call_tool("write_file", {"path": path, "content": text})).is_error
 
 
+async def test_over_http_worlds_of_a_server_that_keeps_them_apart_are_sessions_of_their_own(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    command = recorder(
+        [sys.executable, "-m", "sandboxes.helpdesk"], tmp_path / "desk.jsonl", "--http", str(unused_tcp_port)
+    )
+    async with await anyio.open_process(hearing_ctrl_c(command), stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        told = b""
+        while b"recording" not in told:
+            told += await process.stderr.receive()
+        url = f"http://127.0.0.1:{unused_tcp_port}/mcp"
+        order = {"customer_id": "C25", "product": "chair", "quantity": 1}
+        calls: list[Call] = [("place_order", order), ("get_stock", {"product": "chair"})]
+        try:
+            first, second = await play(url, calls, calls)
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+    assert not first[0].is_error, first[0].text
+    assert [result.text for result in first] == [result.text for result in second]
+    assert [len(session.calls) for session in Cassette.read(tmp_path / "desk.jsonl").sessions] == [2, 2]
+
+
 async def test_a_killed_recorder_leaves_a_cassette_that_can_be_read_and_gone_on_with(tmp_path: Path) -> None:
     cassette = tmp_path / "cassette.jsonl"
     command = recorder(node_command("server-everything"), cassette)

@@ -100,7 +100,7 @@ class GrammarTokenizer:
         matcher = _compiling_thread().submit(LLMatcher, self._tokenizer, text, log_level=0).result()
         if matcher.is_error():
             raise ValueError(_reason(matcher.get_error()))
-        return Grammar(matcher, self._tokenizer.vocab_size)
+        return Grammar(text, matcher, self._tokenizer.vocab_size)
 
 
 @cache
@@ -117,8 +117,10 @@ def _compiling_thread() -> ThreadPoolExecutor:
 class Grammar:
     """What a reply may be. Any number of replies follow it at the same time."""
 
-    def __init__(self, matcher: Any, vocabulary: int) -> None:
+    def __init__(self, text: str, matcher: Any, vocabulary: int) -> None:
         """`matcher`: llguidance's, at its beginning; `vocabulary`: how many tokens it knows."""
+        self.text = text
+        """In llguidance's form of Lark."""
         self.vocabulary = vocabulary
         self._matcher = matcher
         self._copying = threading.Lock()
@@ -139,7 +141,10 @@ class Grammar:
         for place, token in enumerate(token_ids):
             mask = self._kept_mask(derivation.bits())
             if not mask[token // 8] >> token % 8 & 1:
-                raise ValueError(f"token {token} at place {place} of a reply is not allowed by its grammar")
+                raise ValueError(
+                    f"token {token} at place {place} of a reply is not allowed by its grammar, so its sampler follows "
+                    'another one; start vLLM with --structured-outputs-config \'{"backend": "guidance"}\''
+                )
             masks.append(mask)
             # What comes after the last one does not matter, and an end of the reply is no text of the grammar.
             if place < len(token_ids) - 1 and (problem := derivation.take(token)) is not None:
@@ -229,10 +234,12 @@ class ReplyGrammars:
         self._reasoning_marks = lru_cache(maxsize=1)(self._find_reasoning_marks)
 
     @classmethod
-    def of(cls, renderer: ChatRenderer, tokenizer: Any, *, vocabulary: int) -> Self:
-        """Of a tokenizer of transformers. `vocabulary`: how many logits the model has. Raises `ModelError` as
-        `GrammarTokenizer.of` does."""
-        stops = renderer.stop_token_ids
+    def of(
+        cls, renderer: ChatRenderer, tokenizer: Any, *, vocabulary: int, stop_token_ids: Sequence[int] | None = None
+    ) -> Self:
+        """Of a tokenizer of transformers. `vocabulary`: how many logits the model has. `stop_token_ids`: those that may
+        end a reply; the renderer's where None. Raises `ModelError` as `GrammarTokenizer.of` does."""
+        stops = renderer.stop_token_ids if stop_token_ids is None else stop_token_ids
         return cls(renderer, GrammarTokenizer.of(tokenizer, vocabulary=vocabulary, stop_token_ids=stops))
 
     @property

@@ -21,7 +21,7 @@ from mcp_bridge.safe_text import json_problem
 from ..errors import ConfigError
 from ..policies.protocol import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from ..policies.tool_prompt import TrainedToolPrompt, as_trained
-from ..policies.vllm.vllm_options import Dtype, VllmOptions
+from ..policies.vllm.vllm_options import MOST_VLLM_TEMPERATURE, Dtype, VllmOptions
 from ..records import Options
 from ..rollouts.limits import Limits
 
@@ -616,10 +616,15 @@ class TrainConfig(_Options):
         if self.vllm.in_flight and self.vllm.takes_adapters(self.lora.r):
             raise ValueError('vllm.in_flight does nothing for adapters, which never interrupt; take it out, or set '
                              'vllm.publish to "checkpoint"')  # fmt: skip
-        if self.rollouts.strict_tools and self.engine != "embedded":
+        if self.engine == "vllm" and self.grpo.temperature > MOST_VLLM_TEMPERATURE:
             raise ValueError(
-                f'rollouts.strict_tools is true, and engine is "{self.engine}", which does not tell what its grammars '
-                "leave to choose from, as the loss needs it; set engine to embedded, or rollouts.strict_tools to false"
+                f"grpo.temperature is {self.grpo.temperature:g}, and vLLM takes at most {MOST_VLLM_TEMPERATURE:g}; "
+                "lower it, or set engine to embedded"
+            )
+        if self.rollouts.strict_tools and self.vllm.in_flight:
+            raise ValueError(
+                "rollouts.strict_tools and vllm.in_flight are true: a reply that new weights interrupt cannot go on in "
+                "its grammar; set one of them to false"
             )
         if self.rollouts.strict_tools and not self.batching.shared_prefix:
             raise ValueError(

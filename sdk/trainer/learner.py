@@ -34,7 +34,7 @@ from ..policies.token_agent import TokenAgent
 from ..policies.tool_prompt import describe_trained
 from ..policies.vllm import VllmPolicy
 from ..process import give_freed_memory_back, let_idle_threads_go
-from ..records import Task, TokenRow
+from ..records import Message, Task, TokenRow
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.forks import how_worlds_are_copied
 from ..rollouts.run_context import RunContext
@@ -151,7 +151,7 @@ async def open_learner(
         check_fits(loaded.model)
     grammars = None
     if config.rollouts.strict_tools:
-        grammars = await anyio.to_thread.run_sync(grammars_of_calls, loaded)
+        grammars = await anyio.to_thread.run_sync(grammars_of_calls, loaded, config.engine == "vllm")
     digest = None
     if config.weights_digests == "published":
         digest = await anyio.to_thread.run_sync(weights_digest, loaded.model)
@@ -174,13 +174,23 @@ async def open_learner(
         yield Learner(loaded, engine, config, context, grammars)
 
 
-def grammars_of_calls(loaded: LoadedModel) -> ReplyGrammars:
-    """For `rollouts.strict_tools`. Raises `ConfigError` for a model of whose calls no grammar can be made."""
+def grammars_of_calls(loaded: LoadedModel, in_vllm: bool) -> ReplyGrammars:
+    """For `rollouts.strict_tools`. Raises `ConfigError` for a model of whose calls no grammar can be made, and one
+    whose replies would not end in vLLM."""
     renderer = make_renderer(loaded.tokenizer, family=loaded.family)
     vocabulary = loaded.model.get_input_embeddings().num_embeddings
     fix = "set it to false, or train a model that writes the arguments of its calls as JSON, such as Qwen/Qwen3-0.6B"
+    stops = renderer.stop_token_ids
+    if in_vllm:  # which ends what follows a grammar with this token alone
+        stops = [loaded.tokenizer.eos_token_id]
+        if renderer.encode_reply(Message(role="assistant", content="Hello."), [])[-1:] != stops:
+            raise ConfigError(
+                f"rollouts.strict_tools is true, and the template of {loaded.name} ends replies with another token "
+                f"than {loaded.tokenizer.eos_token!r}, the tokenizer's end token: in vLLM no reply that follows a "
+                "grammar would end; set it to false, or engine to embedded"
+            )
     try:
-        grammars = ReplyGrammars.of(renderer, loaded.tokenizer, vocabulary=vocabulary)
+        grammars = ReplyGrammars.of(renderer, loaded.tokenizer, vocabulary=vocabulary, stop_token_ids=stops)
     except ModelError as error:
         raise ConfigError(f"rollouts.strict_tools is true, and {loaded.name}: {error}; {fix}") from error
     if not grammars.knows_calls:

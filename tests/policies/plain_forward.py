@@ -16,11 +16,17 @@ TOLERANCE = 1e-4
 
 
 def plain_logprobs(
-    model: Any, prompt: Sequence[int], token_ids: Sequence[int], temperature: float = 1.0
+    model: Any,
+    prompt: Sequence[int],
+    token_ids: Sequence[int],
+    temperature: float = 1.0,
+    allowed: Sequence[bytes] | None = None,
 ) -> list[float]:
-    """The log-probabilities of `token_ids` after `prompt`, in nats."""
+    """The log-probabilities of `token_ids` after `prompt`, in nats. `allowed`: see `Grammar.allowed_along`."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([[*prompt, *token_ids]])).logits[0, len(prompt) - 1 : -1].float()
+    for row, mask in zip(logits, allowed or (), strict=allowed is not None):
+        row[[token for token in range(len(row)) if not mask[token // 8] >> token % 8 & 1]] = -torch.inf
     picked: list[float] = (logits / temperature).log_softmax(-1)[range(len(token_ids)), list(token_ids)].tolist()
     return picked
 

@@ -31,6 +31,7 @@ from sdk.traces import RunFolder
 from sdk.trainer.batch import Batch, BatchStats, TrainRow, build_batch
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.grpo import RolloutTrainer
+from sdk.trainer.learner import grammars_of_calls
 from sdk.trainer.micro_batches import Plan, collate_batch
 
 STRICT: dict[str, Any] = {
@@ -268,7 +269,8 @@ async def test_a_run_that_was_stopped_samples_the_step_again_and_trains_what_it_
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"engine": "vllm"}, 'rollouts.strict_tools is true, and engine is "vllm".* set engine to embedded'),
+        ({"engine": "vllm", "vllm": {"in_flight": True}}, "vllm.in_flight are true.* set one of them to false"),
+        ({"engine": "vllm", "grpo.temperature": 2.5}, "grpo.temperature is 2.5, and vLLM takes at most 2"),
         ({"batching.shared_prefix": False}, "batching.shared_prefix is false.* set batching.shared_prefix to true"),
         ({"rollouts.strict_tools": 2}, "rollouts.strict_tools is 2"),
     ],
@@ -293,6 +295,29 @@ def test_a_model_whose_calls_are_not_json_is_refused(tiny_model_dir: Path, tmp_p
         sdk.ConfigError, match=r"writes calls in a form of which no grammar can be made.* set it to false"
     ):
         sdk.train([paint], QUESTIONS, painted_red, str(other), tmp_path / "run", STRICT)
+
+
+def test_replies_that_would_not_end_in_vllm_are_refused_before_a_server_is_started(
+    caller_dir: Path, tmp_path: Path
+) -> None:
+    loaded = load_model(str(caller_dir))
+    loaded.tokenizer.eos_token = "<|endoftext|>"
+    other = save_model(loaded.model, loaded.tokenizer, tmp_path / "other")
+    config = {**STRICT, "engine": "vllm", "vllm": {"urls": ["http://127.0.0.1:9"]}}
+    with pytest.raises(
+        sdk.ConfigError, match=r"ends replies with another token than '<\|endoftext\|>'.* engine to embedded"
+    ):
+        sdk.train([paint], QUESTIONS, painted_red, str(other), tmp_path / "run", config)
+
+
+def test_a_sampler_that_follows_another_grammar_is_told_how_to_follow_ours(caller_dir: Path, tools: list[Tool]) -> None:
+    loaded = load_model(str(caller_dir))
+    grammar = grammars_of_calls(loaded, in_vllm=True).calls(tools)
+    spelt_otherwise = loaded.tokenizer.convert_tokens_to_ids(["<", "too", "l", "_", "ca", "ll", ">"])
+    with pytest.raises(
+        ValueError, match=r"place 1 of a reply is not allowed.* start vLLM with --structured-outputs-config"
+    ):
+        grammar.allowed_along(spelt_otherwise)
 
 
 def test_an_agent_without_grammars_refuses_strict_tools(tools: list[Tool], tiny_model_dir: Path) -> None:

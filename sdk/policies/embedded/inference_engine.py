@@ -130,7 +130,7 @@ _GATHER_S = 0.002
 
 
 class EmbeddedEngine:
-    """A `Policy` and a `WeightPublisher` in this process.
+    """A `StreamingPolicy` and a `WeightPublisher` in this process.
 
     Example::
 
@@ -138,6 +138,8 @@ class EmbeddedEngine:
         with EmbeddedEngine(loaded.model) as engine:
             completion = await engine.sample([1, 520, 9531], sampling=Sampling(max_tokens=16), seed=7)
     """
+
+    takes_grammars = True
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ import httpx
 
 from ...errors import PolicyFailure
 from ..endpoint import error_text
+from ..grammar import Grammar
 from ..models.saving import open_to_readers
 from ..protocol import Completion, Sampling, require_room
 from .fleet import Fleet, Ticket
@@ -40,7 +41,14 @@ class Sampled:
 
 
 def request_body(
-    model: str, prompt: Sequence[int], *, sampling: Sampling, max_tokens: int, seed: int, stop_token_ids: Sequence[int]
+    model: str,
+    prompt: Sequence[int],
+    *,
+    sampling: Sampling,
+    max_tokens: int,
+    seed: int,
+    stop_token_ids: Sequence[int],
+    grammar: Grammar | None = None,
 ) -> dict[str, Any]:
     """The JSON of one request. It names every setting that changes the distribution: servers take those that a request
     leaves out from the model's generation config, and the log-probabilities would be of another distribution."""
@@ -60,6 +68,7 @@ def request_body(
         "logprobs": 0,
         "return_token_ids": True,
         "stream": False,
+        **({"structured_outputs": {"grammar": grammar.text}} if grammar is not None else {}),
     }
 
 
@@ -97,10 +106,12 @@ _FIRST_PAUSE_S = 0.2
 
 
 class VllmPolicy:
-    """A `Policy` and a `WeightPublisher`. Made by `open_vllm`.
+    """A `GrammarPolicy` and a `WeightPublisher`. Made by `open_vllm`.
 
     Requests belong to the event loop that opened it; weights may be published from any thread.
     """
+
+    takes_grammars = True
 
     def __init__(
         self,
@@ -155,13 +166,22 @@ class VllmPolicy:
         return self._fleet.pressure()
 
     async def sample(
-        self, prompt_ids: Sequence[int], *, sampling: Sampling, seed: int, stop_token_ids: Sequence[int] = ()
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        sampling: Sampling,
+        seed: int,
+        stop_token_ids: Sequence[int] = (),
+        grammar: Grammar | None = None,
     ) -> Completion:
-        """Continue `prompt_ids`; see `Policy.sample`. Cancelling the task ends the request in the server.
+        """Continue `prompt_ids`; see `GrammarPolicy.sample`. Cancelling the task ends the request in the server.
 
         Where weights published in flight interrupt it, it goes on with them: `Completion.versions` says which token
-        is of which. Raises `ValueError` for a prompt that is empty or leaves no room in the context, `PolicyFailure`
-        where no server answers.
+        is of which. With a `grammar` it cannot, since vLLM would begin the grammar again. vLLM ends a reply that
+        follows one with the tokenizer's own end token alone, so the grammar must know no other.
+
+        Raises `ValueError` for a prompt that is empty or leaves no room in the context, `PolicyFailure` where no server
+        answers, and where new weights interrupt a reply that follows a grammar.
         """
         prompt = [int(token) for token in prompt_ids]
         require_room(prompt, self.context_tokens)
@@ -176,7 +196,7 @@ class VllmPolicy:
             ticket = await self._fleet.admit(prompt + tokens)
             answered: list[int] | None = None
             try:
-                sampled = await self._ask(ticket, prompt + tokens, one, piece_seed, stop_token_ids)
+                sampled = await self._ask(ticket, prompt + tokens, one, piece_seed, stop_token_ids, grammar)
                 answered = prompt + tokens + sampled.token_ids
             except _Lost as error:
                 await self._retry(ticket, str(error), lost)
@@ -198,6 +218,10 @@ class VllmPolicy:
             tokens += sampled.token_ids
             if sampled.ended != "abort":
                 return _joined(taken)
+            if grammar is not None:
+                raise PolicyFailure(
+                    "new weights interrupted a reply that follows a grammar; set vllm.in_flight to false"
+                )
             if len(tokens) >= limit:
                 return _joined([*taken, (Sampled([], [], "length"), ticket.version)])
 
@@ -246,7 +270,13 @@ class VllmPolicy:
         return self._folder / f"publication-{self._publications}"
 
     async def _ask(
-        self, ticket: Ticket, prompt: list[int], sampling: Sampling, seed: int, stop_token_ids: Sequence[int]
+        self,
+        ticket: Ticket,
+        prompt: list[int],
+        sampling: Sampling,
+        seed: int,
+        stop_token_ids: Sequence[int],
+        grammar: Grammar | None,
     ) -> Sampled:
         """One request to one server. Raises `_Lost` where the server broke, `PolicyFailure` for other failures."""
         url = ticket.replica.url
@@ -257,6 +287,7 @@ class VllmPolicy:
             max_tokens=sampling.max_tokens,
             seed=seed,
             stop_token_ids=stop_token_ids,
+            grammar=grammar,
         )
         response: httpx.Response | None = None
         try:

@@ -96,10 +96,12 @@ def server_arguments(
     """What follows `python -m`, to sample from `model`.
 
     `lora_rank`: the rank of the adapters that will be loaded, 0 for none. Log-probabilities are asked for as sampled
-    from, after temperature and `top_p`.
+    from, after temperature and `top_p`. Grammars are followed by the library that ours are, since another one leaves
+    other tokens to choose from.
     """
     arguments = [*build.program, model, "--served-model-name", SERVED_MODEL, "--host", "127.0.0.1"]
     arguments += ["--logprobs-mode", "processed_logprobs", "--enable-prefix-caching"]
+    arguments += ["--structured-outputs-config", '{"backend": "guidance"}']
     if build.cpu:
         arguments += ON_CPU_FAST if dtype == "bfloat16" else ON_CPU
     elif dtype != "auto":

@@ -15,6 +15,8 @@ Way = Literal["adapter", "checkpoint", "transfer"]
 Publish = Literal["auto", "adapter", "checkpoint", "transfer"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 """What a server computes in. `auto`: float32 on a CPU, what vLLM chooses on a GPU."""
+MOST_VLLM_TEMPERATURE = 2.0
+"""It refuses requests with more."""
 
 
 class VllmOptions(Options):

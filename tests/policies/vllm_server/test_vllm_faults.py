@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llguidance import LLTokenizer
 from token_policies import EIGHT, opened, state, tokens_of
 from token_server import TokenServer
 
 from sdk.errors import ConfigError, PolicyFailure
+from sdk.policies.grammar import GrammarTokenizer
 from sdk.policies.protocol import Sampling
 from sdk.policies.vllm import VllmOptions, open_vllm
 
@@ -218,6 +220,21 @@ async def test_weights_in_flight_interrupt_and_each_token_knows_its_version(
     assert server.bodies[1]["prompt"] == [5, completion.token_ids[0]]
     assert server.bodies[1]["max_tokens"] == 7
     assert not server.paused
+
+
+async def test_weights_in_flight_do_not_cut_a_grammar_in_two(server: TokenServer, tmp_path: Path) -> None:
+    grammar = GrammarTokenizer(LLTokenizer("byte"), stop_token_ids=[256]).compile('start: "ab" | "cd"')
+    async with opened(server, folder=tmp_path, in_flight=True) as policy:
+        server.hold.clear()
+        flying = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3, grammar=grammar))
+        await asyncio.to_thread(server.waiting.acquire)
+        await asyncio.to_thread(policy.publish, state(1.0), version=1)
+        server.release()
+        with pytest.raises(
+            PolicyFailure, match=r"interrupted a reply that follows a grammar; set vllm\.in_flight to false"
+        ):
+            await flying
+    assert server.bodies[0]["structured_outputs"] == {"grammar": grammar.text}
 
 
 async def test_a_request_that_a_paused_server_turns_away_waits_for_the_new_weights_and_is_no_failure(

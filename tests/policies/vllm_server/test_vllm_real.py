@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +27,23 @@ import pytest
 import torch
 from changed_weights import changed_copy
 from engine_conformance import EngineConformance
+from jsonschema import Draft202012Validator
 from one_task import in_one_task
 from plain_forward import TOLERANCE, assert_exact, plain_logprobs
 from server_processes import processes_of, segments_of
 from vllm_training import TRAINING, assert_trained_on_what_was_published, trained_on
 
 import sdk
+from mcp_bridge.records import Tool
 from sdk.errors import PolicyFailure
 from sdk.policies.models import LoadedModel, load_model
 from sdk.policies.protocol import Completion, Sampling
+from sdk.policies.rendering import make_renderer
 from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from sdk.policies.vllm.control import call
 from sdk.policies.vllm.published_weights import untied, write_checkpoint
+from sdk.records import Message
+from sdk.trainer.learner import grammars_of_calls
 
 pytestmark = pytest.mark.timeout(1200)
 in_the_loop_of_the_engine = pytest.mark.asyncio(loop_scope="module")
@@ -260,14 +266,48 @@ async def test_it_tells_how_full_its_cache_is_while_it_samples_and_after(engine:
         await asyncio.sleep(0.05)
 
 
+PAINT = Tool(
+    name="paint",
+    input_schema={
+        "type": "object",
+        "properties": {"color": {"enum": ["red", "green"]}, "sign": {"type": "string", "maxLength": 6}},
+        "required": ["color", "sign"],
+        "additionalProperties": False,
+    },
+)
+
+
+@in_the_loop_of_the_engine
+async def test_a_grammar_bounds_what_is_sampled_and_log_probabilities_are_of_what_it_left(
+    engine: VllmPolicy, loaded: LoadedModel
+) -> None:
+    await asyncio.to_thread(engine.publish, loaded.model.state_dict(), version=10)
+    renderer, grammars = make_renderer(loaded.tokenizer, family=loaded.family), grammars_of_calls(loaded, in_vllm=True)
+    prompt = renderer.start([Message(role="user", content="Paint it.")], [PAINT])
+    grammar = grammars.calls([PAINT], parallel=False)
+    hot = replace(LONG, temperature=2.0)
+    ask = partial(engine.sample, prompt, sampling=hot, stop_token_ids=renderer.stop_token_ids, grammar=grammar)
+    called = []
+    for completion in await asyncio.gather(*(ask(seed=seed) for seed in range(6))):
+        assert completion.stop_reason == "stop"
+        (call,) = renderer.parse(completion.token_ids, [PAINT], prompt_ids=prompt).tool_calls
+        assert (call.name, call.error) == ("paint", None)
+        assert Draft202012Validator(PAINT.input_schema).is_valid(call.arguments)
+        called.append(json.dumps(call.arguments))
+        masks = grammar.allowed_along(completion.token_ids)
+        expected = plain_logprobs(loaded.model, prompt, completion.token_ids, 2.0, allowed=masks)
+        assert completion.logprobs == pytest.approx(expected, abs=TOLERANCE)
+    assert len(set(called)) > 1, "what is left to choose is sampled"
+
+
 @in_the_loop_of_the_engine
 async def test_an_adapter_is_published_under_a_name_of_its_own_and_sampled_from(
     engine: VllmPolicy, loaded: LoadedModel
 ) -> None:
     config = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM")
     adapted = peft.get_peft_model(copy.deepcopy(loaded.model), config).eval()
-    await asyncio.to_thread(engine.publish, loaded.model.state_dict(), version=10)
-    for version in (11, 12):
+    await asyncio.to_thread(engine.publish, loaded.model.state_dict(), version=11)
+    for version in (12, 13):
         torch.manual_seed(version)
         with torch.no_grad():
             for name, weight in adapted.named_parameters():
@@ -280,12 +320,12 @@ async def test_an_adapter_is_published_under_a_name_of_its_own_and_sampled_from(
 
 
 @in_the_loop_of_the_engine
-@pytest.mark.parametrize("lora_rank", [0, RANK])
+@pytest.mark.parametrize("options", [{}, {"lora.r": RANK}, {"rollouts.strict_tools": True}])
 async def test_training_samples_from_vllm_what_the_trainer_computes_after_each_publication(
-    engine: VllmPolicy, small_model_folder: Path, tmp_path: Path, lora_rank: int
+    engine: VllmPolicy, small_model_folder: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    vllm = {"urls": engine.urls, "publish": "adapter" if lora_rank else "checkpoint"}
-    changes = {"lora.r": lora_rank, "grpo.learning_rate": 1e-4}
+    vllm = {"urls": engine.urls, "publish": "adapter" if "lora.r" in options else "checkpoint"}
+    changes = {**options, "grpo.learning_rate": 1e-4}
     result = await sdk.train_async(*TRAINING, str(small_model_folder), tmp_path / "run", trained_on(vllm, **changes))
     assert_trained_on_what_was_published(result, publications=3)
     # What was saved is what was published last.

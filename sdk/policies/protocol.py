@@ -38,7 +38,7 @@ class Sampling:
     strict_tools: bool = False
     """Where a reply of a `TokenAgent` begins a call, it becomes one of a tool that there is, with arguments that its
     schema allows. Rollouts of GRPO may be sampled so (`rollouts.strict_tools`), measurements are not. It is the agent
-    that gives a `GrammarPolicy` the grammar; a policy itself does not read this."""
+    that gives its policy the grammar; a policy itself does not read this."""
 
     def __post_init__(self) -> None:
         if not (self.temperature == 0 or LOWEST_TEMPERATURE <= self.temperature <= HIGHEST_TEMPERATURE):
@@ -101,7 +101,10 @@ class Completion:
 
 
 class Policy(Protocol):
-    """Token ids in, token ids and log-probabilities out. Many calls may be in flight at once."""
+    """Token ids in, token ids and log-probabilities out. Many calls may be in flight at once.
+
+    One whose `takes_grammars` is True can be held to a grammar: `sample` takes one as `StreamingPolicy.sample` does.
+    """
 
     @property
     def context_tokens(self) -> int:
@@ -118,26 +121,7 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class GrammarPolicy(Policy, Protocol):
-    """A policy that can be held to a grammar."""
-
-    takes_grammars: bool
-
-    async def sample(
-        self,
-        prompt_ids: Sequence[int],
-        *,
-        sampling: Sampling,
-        seed: int,
-        stop_token_ids: Sequence[int] = (),
-        grammar: Grammar | None = None,
-    ) -> Completion:
-        """As `Policy.sample`. With a `grammar`, what it does not allow has no probability, and log-probabilities are of
-        what is left."""
-
-
-@runtime_checkable
-class StreamingPolicy(GrammarPolicy, Protocol):
+class StreamingPolicy(Policy, Protocol):
     """A policy that tells of each token as soon as it is sampled. It takes an `AdjustedSampling`, too."""
 
     @property
@@ -154,8 +138,11 @@ class StreamingPolicy(GrammarPolicy, Protocol):
         on_token: Callable[[int], bool | None] | None = None,
         grammar: Grammar | None = None,
     ) -> Completion:
-        """As `GrammarPolicy.sample`. `on_token` is called on the caller's event loop, in order, before this returns.
-        Where it returns True, the completion ends with that token."""
+        """As `Policy.sample`. `on_token` is called on the caller's event loop, in order, before this returns. Where it
+        returns True, the completion ends with that token.
+
+        With a `grammar`, what it does not allow has no probability, and log-probabilities are of what is left.
+        """
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from mcp_bridge.records import Tool
 from ..errors import ConfigError, ModelError, PolicyFailure
 from ..records import Message, TokenRow, ToolCall, ToolPrompt
 from .grammar import Grammar, ReplyGrammars
-from .protocol import Completion, GrammarPolicy, Hearing, Policy, Reply, Sampling, StreamingPolicy
+from .protocol import Completion, Hearing, Policy, Reply, Sampling, StreamingPolicy
 from .rendering import ChatRenderer, ParsedReply, append_tokens, reasoning_open
 from .rendering.renderer import ByTools
 
@@ -185,7 +185,7 @@ class TokenAgent:
 
     def start(self, tools: Sequence[Tool], *, sampling: Sampling, seed: int) -> TokenConversation:
         """Raises `ConfigError` for `strict_tools` where there are no grammars, or the policy takes none."""
-        if sampling.strict_tools and (self._strict is None or not isinstance(self._policy, GrammarPolicy)):
+        if sampling.strict_tools and (self._strict is None or not getattr(self._policy, "takes_grammars", False)):
             raise ConfigError(
                 f"strict_tools is true, which {self.name!r} cannot sample: give its TokenAgent `grammars` and a policy "
                 "that takes them, such as the embedded engine or vLLM, or set strict_tools to false"

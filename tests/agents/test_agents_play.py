@@ -183,7 +183,7 @@ async def test_a_streamed_answer_has_the_calls_and_the_usage():
 class HeldBackPolicy(ScriptedPolicy):
     """Tells its tokens, all but the first only once somebody has read that."""
 
-    vocabulary, takes_grammars = 262, True
+    vocabulary = 262
 
     def __init__(self, text, read):
         super().__init__([[*text.encode(), END_TOKEN]])

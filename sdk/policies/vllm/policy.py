@@ -106,7 +106,7 @@ _FIRST_PAUSE_S = 0.2
 
 
 class VllmPolicy:
-    """A `GrammarPolicy` and a `WeightPublisher`. Made by `open_vllm`.
+    """A `Policy` and a `WeightPublisher`. Made by `open_vllm`.
 
     Requests belong to the event loop that opened it; weights may be published from any thread.
     """
@@ -174,7 +174,7 @@ class VllmPolicy:
         stop_token_ids: Sequence[int] = (),
         grammar: Grammar | None = None,
     ) -> Completion:
-        """Continue `prompt_ids`; see `GrammarPolicy.sample`. Cancelling the task ends the request in the server.
+        """Continue `prompt_ids`; see `Policy.sample`. Cancelling the task ends the request in the server.
 
         Where weights published in flight interrupt it, it goes on with them: `Completion.versions` says which token
         is of which. With a `grammar` it cannot, since vLLM would begin the grammar again. vLLM ends a reply that

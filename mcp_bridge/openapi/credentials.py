@@ -6,7 +6,7 @@ import base64
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,17 @@ class Credentials:
     """What an operation may be called with."""
 
     def __init__(
-        self, document: Document, given: Mapping[str, Any], *, place: str, has_certificate: bool = False
+        self,
+        document: Document,
+        given: Mapping[str, Any],
+        *,
+        place: str,
+        has_certificate: bool = False,
+        headers: Collection[str] = (),
     ) -> None:
         """`given`: scheme to value, with secrets filled in. `has_certificate`: whether our own is shown to the server,
-        which is all that `mutualTLS` asks for. Raises `SourceError`, which shows no value."""
+        which is all that `mutualTLS` asks for. `headers`: names of those that are sent anyway. Raises `SourceError`,
+        which shows no value."""
         self._schemes = document.security_schemes
         unknown = [name for name in given if name not in self._schemes]
         if unknown:
@@ -90,6 +97,12 @@ class Credentials:
             name: _credential(self._schemes[name], value, document, f"{place}: auth.{name}")
             for name, value in given.items()
         }
+        sent = {name.lower(): name for name in headers}
+        for name, value in self._values.items():
+            own = value.headers if isinstance(value, Fixed) else ("Authorization",)
+            for header in (header for header in own if header.lower() in sent):
+                twice = sent[header.lower()]
+                raise SourceError(f'{place}: "headers" has {twice!r}, which auth.{name} gives too; leave one out')
         if has_certificate:
             self._values |= {name: Fixed() for name, one in self._schemes.items() if one.kind == "mutualTLS"}
         self.secrets: tuple[str, ...] = tuple(

@@ -213,7 +213,9 @@ class DocumentReader:
         self._openapi = _checked_version(root, self._place)
         self._root: Mapping[str, Any] = root
         self._schemas = SchemaReader(self._references, is_30=self._openapi.startswith("3.0"))
-        self._broken_schemes: dict[str, str] = {}
+        self._security_schemes: dict[str, SecurityScheme] = {}
+        self._unread_schemes: dict[str, str] = {}
+        self._told_of: set[str] = set()
         self._ids: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
 
@@ -223,13 +225,14 @@ class DocumentReader:
         for name, node in named.items():
             self._schemas.name(name, node, place / name)
         schemes, place = self._object(components, "securitySchemes", where)
-        security_schemes = dict(self._security_schemes(schemes, place))
+        self._read_security_schemes(schemes, place)
         operations = tuple(self._operations())
         self._schemas.finish()
         problems = [*self._left_out.values(), *self._schemas.broken.values()]
         if problems and not operations:
             raise SourceError("; ".join(dict.fromkeys(problems)))
-        info, _ = self._object(self._root, "info", self._place)
+        info = self._root.get("info")
+        info = info if isinstance(info, Mapping) else {}
         shown = None if self._address is None else str(self._address)
         order = [*named, *(name for name in self._schemas.definitions if name not in named)]
         return Document(
@@ -240,7 +243,7 @@ class DocumentReader:
             servers=self._servers(self._root, self._place) or self._own_server(),
             schemas={name: self._schemas.definitions[name] for name in order},
             operations=operations,
-            security_schemes=security_schemes,
+            security_schemes=self._security_schemes,
             address=public_url(self._address) if isinstance(self._address, str) else shown,
             left_out=self._left_out,
             broken=self._schemas.broken,
@@ -279,9 +282,8 @@ class DocumentReader:
         url: str = server["url"]
         for name in re.findall(r"\{([^{}]+)\}", url):
             variable = variables.get(name)
-            if not isinstance(variable, Mapping) or "default" not in variable:
-                raise SourceError(f"{place}: url uses {{{name}}}, which has no default under variables")
-            url = url.replace(f"{{{name}}}", str(variable["default"]))
+            if isinstance(variable, Mapping) and "default" in variable:
+                url = url.replace(f"{{{name}}}", str(variable["default"]))
         return urljoin(self._address, url) if isinstance(self._address, str) else url
 
     def _operations(self) -> Iterator[Operation]:
@@ -432,15 +434,14 @@ class DocumentReader:
         schema = self._schemas.read(node["schema"], place / "schema") if "schema" in node else True
         return MediaType(schema, encoding, tuple(examples))
 
-    def _security_schemes(self, nodes: Mapping[str, Any], place: Place) -> Iterator[tuple[str, SecurityScheme]]:
-        """Those that can be read. The others cost only the operations that need them."""
+    def _read_security_schemes(self, nodes: Mapping[str, Any], place: Place) -> None:
         for name, node in nodes.items():
             try:
-                yield name, self._scheme(name, node, place / name)
+                self._security_schemes[name] = self._scheme(name, node, place / name)
             except NotFollowed:
                 raise
             except SourceError as error:
-                self._broken_schemes[name] = str(error)
+                self._unread_schemes[name] = str(error)
 
     def _scheme(self, name: str, node: Any, place: Place) -> SecurityScheme:
         node, place = self._references.follow(node, place)
@@ -465,19 +466,19 @@ class DocumentReader:
         alternatives = node.get("security") or []
         if not isinstance(alternatives, list) or not all(isinstance(one, Mapping) for one in alternatives):
             raise SourceError(f"{place / 'security'}: must be a list of objects")
-        known, _ = self._object(self._root, "components", self._place)
-        schemes, _ = self._object(known, "securitySchemes", self._place / "components")
-        for one in alternatives:
-            for name in one:
-                if name not in schemes:
-                    raise SourceError(
-                        f"{place / 'security'}: {name!r} is not under components.securitySchemes; "
-                        f"there are {', '.join(schemes) or 'none'}"
-                    )
-                if name in self._broken_schemes:
-                    raise SourceError(self._broken_schemes[name])
         where = place / "security"
-        return tuple({name: _strings(scopes, where) for name, scopes in one.items()} for one in alternatives)
+        for name in (name for one in alternatives for name in one if name not in self._security_schemes):
+            if name not in self._told_of:
+                there = ", ".join(self._security_schemes) or "none"
+                why = self._unread_schemes.get(
+                    name, f"{where}: there is no security scheme {name!r}; there are {there}"
+                )
+                logger.warning('%s. It is not asked for; give what the API needs in "headers"', why)
+            self._told_of.add(name)
+        return tuple(
+            {name: _strings(scopes, where) for name, scopes in one.items() if name in self._security_schemes}
+            for one in alternatives
+        )
 
 
 def _strings(value: Any, place: Place) -> tuple[str, ...]:

@@ -61,7 +61,11 @@ class OpenApiSource:
         self._spec = spec
         tls = spec.access.tls
         self._credentials = Credentials(
-            document, spec.auth, place=spec.label, has_certificate=tls is not None and tls.cert is not None
+            document,
+            spec.auth,
+            place=spec.label,
+            has_certificate=tls is not None and tls.cert is not None,
+            headers=spec.headers,
         )
         self._base = _base_url(spec, document)
         given = (*spec.headers, *([spec.idempotency_header] if spec.idempotency_header is not None else []))
@@ -156,9 +160,11 @@ def _read(spec: OpenApiSpec) -> Document:
 def _base_url(spec: OpenApiSpec, document: Document) -> str:
     base = spec.base_url if spec.base_url is not None else next(iter(document.servers), "")
     parts = urlsplit(base)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+    is_open = spec.base_url is None and "{" in base
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or is_open:
         said = f"the document says {public_url(base)!r}" if base else "the document names no server"
         given = f"base_url is {public_url(base)!r}" if spec.base_url is not None else said
+        given += ", and has no default for its variables" if is_open else ""
         raise SourceError(
             f'{spec.label}: {given}; give where the API is in mcp.json: {{"openapi": "...", '
             '"base_url": "https://host/path"}, without query and fragment. For training take its twin, which needs no '

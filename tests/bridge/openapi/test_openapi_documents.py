@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+import mcp_bridge
 from mcp_bridge import SourceError
 from mcp_bridge.openapi.document import Document, read_document
 
@@ -314,7 +315,6 @@ KEY = {"securitySchemes": {"k": {"type": "apiKey", "in": "header", "name": "X-Ke
             r"schemas/A: \$ref '#/tags/one' leads nowhere",
         ),
         (document({"/a": {"get": {"requestBody": {"content": {}}}}}), r"requestBody: .*at least one media type"),
-        (document({"/a": {"get": {"security": [{"nobody": []}]}}}), r"'nobody' is not under components"),
         (
             document({}, components={"schemas": {"A": {"$ref": "#/nowhere"}}}),
             r"schemas/A: \$ref '#/nowhere' leads nowhere",
@@ -326,7 +326,7 @@ KEY = {"securitySchemes": {"k": {"type": "apiKey", "in": "header", "name": "X-Ke
         (document({}, components={"schemas": {"A": {"$ref": "other.yaml"}}}), r"given as a value; give its path"),
         (document({"/a": {"$ref": "#/paths/~1a"}}), r"leads back to itself"),
         (document({}, components={"schemas": {"A": {"$ref": "#/components/schemas/A"}}}), r"'A' refers only to itself"),
-        (document({}, servers=[{"url": "https://{x}"}]), r"#/servers/0: url uses \{x\}"),
+        (document({}, servers=[{"address": "https://x"}]), r"#/servers/0: a server must be an object with a url"),
     ],
 )
 def test_an_error_says_where_in_the_document(broken: Any, complaint: str, tmp_path: Path) -> None:
@@ -424,14 +424,29 @@ def test_a_path_without_its_slash_costs_itself_alone() -> None:
     assert made.left_out == {"b": "#/paths/b: a path must begin with '/'"}
 
 
-def test_a_security_scheme_that_cannot_be_read_costs_the_operations_that_need_it() -> None:
+def test_a_security_scheme_that_cannot_be_read_or_is_not_there_is_told_once_and_not_asked_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    securities = {"root": None, "good": [{"key": []}], "bad": [{"old": []}], "gone": [{"nobody": []}]}
     paths = {
         f"/{name}": {"get": {"operationId": name, "responses": OK, **({"security": security} if security else {})}}
-        for name, security in {"root": None, "good": [{"key": []}], "bad": [{"old": []}]}.items()
+        for name, security in securities.items()
     }
     schemes = {"old": {"type": "basic"}, "key": {"type": "apiKey", "in": "header", "name": "X-Key"}}
     made = read_document(document(paths, security=[{"old": []}], components={"securitySchemes": schemes}))
-    assert [one.operation_id for one in made.operations] == ["good"]
+    asked = {one.operation_id: one.security for one in made.operations}
+    assert asked == {"root": ({},), "good": ({"key": ()},), "bad": ({},), "gone": ({},)}
     assert [*made.security_schemes] == ["key"]
-    assert made.left_out.keys() == {"root", "bad"}
-    assert made.left_out["root"].startswith("#/components/securitySchemes/old: a security scheme must have a type")
+    assert caplog.text.count("#/components/securitySchemes/old: a security scheme must have a type") == 1
+    assert "#/paths/~1gone/get/security: there is no security scheme 'nobody'; there are key" in caplog.text
+
+
+async def test_a_document_may_be_used_whose_title_or_server_cannot_be_read() -> None:
+    given = document({"/a": {"get": {}}}, info="Shop", servers=[{"url": "https://{region}.example.com"}])
+    entry = {"openapi": given}
+    assert read_document(given).title == ""
+    with pytest.raises(SourceError, match=r"says 'https://\{region\}\S+', and has no default for its variables"):
+        async with mcp_bridge.connect({"mcpServers": {"shop": entry}}):
+            pass
+    async with mcp_bridge.connect({"mcpServers": {"shop": {**entry, "base_url": "https://eu.example.com"}}}) as tools:
+        assert [tool.name for tool in tools.tools] == ["get_a"]

@@ -181,6 +181,19 @@ async def test_credentials_that_are_refused_are_a_broken_tool(api: Connecting) -
     assert "k-123456" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "header"), [("header", "x-key"), ("bearer", "authorization"), ("basic", "AUTHORIZATION")]
+)
+async def test_a_header_that_is_given_twice_is_refused(api: Connecting, scheme: str, header: str) -> None:
+    value = {"username": "ann", "password": "p-123456"} if scheme == "basic" else "k-123456"
+    given = {"auth": {scheme: value}, "headers": {header: "k-654321"}}
+    with pytest.raises(SourceError, match=f'"headers" has .{header}., which auth.{scheme} gives too') as caught:
+        async with api(secured({scheme: []}), components={"securitySchemes": SCHEMES}, **given):
+            pass
+    assert "123456" not in str(caught.value)
+    assert "654321" not in str(caught.value)
+
+
 async def test_a_parameter_that_the_configuration_gives_is_not_asked_of_the_model(api: Connecting) -> None:
     paths = secured({"header": []})
     paths["/x"]["get"]["parameters"] = [

@@ -79,7 +79,7 @@ async def play(command: list[str], folder: Path, sessions: list[list[Call]]) -> 
 def recorder(server: str, cassette: Path, folder: Path) -> list[str]:
     """The command of the recorder before the command of a server; paths of this machine are scrubbed."""
     words = ["record", "--command", server, "--to", str(cassette), "--scrub", re.escape(str(folder.resolve().parent))]
-    return [sys.executable, "-m", "sdk.cli", *words, "--scrub", r"(?<![\w.*])/[^\s\"',:;]*/(?=node_modules/)"]
+    return [sys.executable, "-m", "toolbake", *words, "--scrub", r"(?<![\w.*])/[^\s\"',:;]*/(?=node_modules/)"]
 
 
 def main() -> None:

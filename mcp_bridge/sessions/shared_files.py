@@ -161,7 +161,7 @@ def _named(spec: StdioSpec) -> Iterator[str]:
 def _own_files(spec: StdioSpec) -> frozenset[Path]:
     """The files of toolbake's own commands, such as a cassette: several processes may write to one, line by line."""
     words = (Path(spec.command).name, *spec.args)
-    is_ours = words[0] == "toolbake" or words[1:3] == ("-m", "sdk.cli")
+    is_ours = words[0] == "toolbake" or words[1:3] == ("-m", "toolbake")
     if not is_ours or not {"record", "replay", "serve-tools"} & {*words}:
         return frozenset()
     return frozenset(Path(spec.cwd or os.getcwd()) / word for word in spec.args)

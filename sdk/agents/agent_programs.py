@@ -24,7 +24,7 @@ from mcp_bridge.sessions.stdio import ServerProcess, StderrTail
 
 from ..errors import AgentFailure, ConfigError
 from ..records import Task
-from ..traces.identity import digest, program_digest
+from ..traces.identity import digest
 from . import AgentEndpoint
 
 AgentFunction = Callable[[Task, AgentEndpoint], Awaitable[str | None] | str | None]
@@ -88,7 +88,7 @@ class FunctionAgent:
 
     @property
     def identity(self) -> dict[str, str]:
-        return {"name": self.name, "digest": program_digest(self._function)}
+        return {"name": self.name, "digest": digest(self._function)}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

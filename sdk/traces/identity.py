@@ -11,6 +11,7 @@ import dis
 import functools
 import hashlib
 import inspect
+import itertools
 import json
 import platform
 import re
@@ -191,45 +192,6 @@ def digest(value: Any) -> str:
     return _hash(json.dumps(describe(value)))
 
 
-def program_digest(program: Any) -> str:
-    """`digest` of something that can be called, with the constants and the user's own functions that its code names,
-    and those that these name. What code assigns to does not count: it tells how far a program is."""
-    named: dict[str, Any] = {}
-    assigned: set[str] = set()
-    _note_globals(program, named, assigned)
-    constants = {name: value for name, value in named.items() if name not in assigned}
-    return digest([program, constants]) if constants else digest(program)
-
-
-_CONSTANTS = (str, bytes, int, float, complex, type(None), tuple, frozenset)
-
-
-def _note_globals(program: Any, named: dict[str, Any], assigned: set[str]) -> None:
-    while isinstance(program, functools.partial):
-        program = program.func
-    if not isinstance(program, types.FunctionType | types.MethodType):
-        program = getattr(type(program), "__call__", None)  # noqa: B004
-    function = inspect.unwrap(getattr(program, "__func__", program))
-    if not isinstance(function, types.FunctionType):
-        return
-    codes = [function.__code__]
-    for code in codes:
-        codes += [one for one in code.co_consts if isinstance(one, types.CodeType)]
-        for step in dis.get_instructions(code):
-            name, key = step.argval, f"{function.__module__}.{step.argval}"
-            if step.opname == "STORE_GLOBAL":
-                assigned.add(key)
-            if step.opname != "LOAD_GLOBAL" or key in named or is_secret_key(name) or name.startswith("__"):
-                continue
-            value = function.__globals__.get(name)
-            is_function = isinstance(value, types.FunctionType)
-            is_own = is_function and (value.__module__ == function.__module__ or _is_users(value.__module__))
-            if is_own or isinstance(value, _CONSTANTS):
-                named[key] = value
-            if is_own:
-                _note_globals(value, named, assigned)
-
-
 def tasks_identity(tasks: Sequence[Task]) -> dict[str, Any]:
     """How many tasks, and a digest of everything in them, in their order."""
     return {"count": len(tasks), "digest": digest(list(tasks))}
@@ -277,7 +239,8 @@ def _label(spec: Spec) -> str:
 def describe(value: Any) -> Any:
     """Plain data that says what `value` is, the same in every process.
 
-    Functions count with their source, defaults and closure; a `partial` or bound method with its parts; dataclasses
+    Functions count with their source, defaults and closure, and the user's own with what their code names: constants of
+    their module, functions and classes of the user's. A `partial` or bound method counts with its parts; dataclasses
     and records with their fields; objects with their own repr where they have one, else objects that verify or can be
     called, and those of the user's own classes, with their attributes; any other object, such as a library's client,
     with its class only. Values under secret names do not count.
@@ -311,16 +274,18 @@ def _describe(value: Any, seen: frozenset[int], known: dict[int, int], *, whole:
         return ["partial", inside(value.func), inside(value.args), inside(value.keywords)]
     if isinstance(value, types.MethodType):
         return ["method", inside(value.__self__, whole=True), inside(value.__func__)]
-    if isinstance(value, types.FunctionType):
-        return _describe_function(value, inside)
-    if isinstance(value, type) or inspect.isroutine(value):
-        return ["code", _name(value), _source(value)]
-    if id(value) in known:  # objects may hold each other in more ways than there is time for
+    if id(value) in known:  # objects and functions may name each other in more ways than there is time for
         return ["known", known[id(value)]]
+    if isinstance(value, types.FunctionType):
+        return [*_describe_function(value, inside), *_describe_named(value, inside, known)]
+    if isinstance(value, type):
+        return ["code", _name(value), _source(value), *_describe_named(value, inside, known)]
+    if inspect.isroutine(value):
+        return ["code", _name(value), _source(value)]
     if _is_of_users_class(value) and len(seen) < _DEEPEST:
         known[id(value)] = len(known)
         whole = True
-    return _describe_object(value, inside, whole=whole)
+    return _describe_object(value, inside, known, whole=whole)
 
 
 _DEEPEST = 50
@@ -333,9 +298,10 @@ def _is_of_users_class(value: Any) -> bool:
 
 
 def _is_users(module: str) -> bool:
+    """Whether a module is no library's. One that Python does not list was made by the user's program."""
     file = getattr(sys.modules.get(module), "__file__", None)
-    is_installed = module != "__main__" and (file is None or file.startswith(_LIBRARIES))
-    return not is_installed and module.partition(".")[0] not in _OWN_PACKAGES
+    is_library = file.startswith(_LIBRARIES) if file else module != "__main__" and module in sys.modules
+    return not is_library and module.partition(".")[0] not in _OWN_PACKAGES
 
 
 def is_secret_key(key: Any) -> bool:
@@ -354,10 +320,66 @@ def _describe_function(function: types.FunctionType, inside: Callable[[Any], Any
     return ["function", _name(function), _source(function), inside(held), inside(given)]
 
 
-def _describe_object(value: Any, inside: Callable[[Any], Any], *, whole: bool) -> Any:
+_CONSTANTS = (str, bytes, int, float, complex, type(None), tuple, frozenset)
+
+
+def _describe_named(code: Any, inside: Callable[[Any], Any], known: dict[int, int]) -> list[Any]:
+    """What a function or class of the user's names: constants of modules of the user's, functions and classes there.
+    What a module's own code assigns to does not count: it tells how far a program is."""
+    bases = [base for base in getattr(code, "__bases__", ()) if _is_users(base.__module__)]
+    named: dict[str, Any] = {_name(base): base for base in bases}
+    for function in _functions_of(code):
+        is_users = _is_users(str(function.__globals__.get("__name__")))
+        for name, attribute in _globals_of(function.__code__)[0] if is_users else ():
+            space, value = function.__globals__, function.__globals__.get(name)
+            if isinstance(value, types.ModuleType) and _is_users(value.__name__):
+                name, space, value = attribute, vars(value), getattr(value, attribute, None)
+            is_code = isinstance(value, types.FunctionType | type)
+            counts = _is_users(value.__module__) if is_code else isinstance(value, _CONSTANTS)
+            if name in space and counts and not name.startswith("__") and name not in _assigned(space):
+                named[f"{space.get('__name__')}.{name}"] = value
+    named = {name: value for name, value in named.items() if not is_secret_key(name.rpartition(".")[2])}
+    if named:
+        known[id(code)] = len(known)
+    return [inside(named)] if named else []
+
+
+def _functions_of(code: Any) -> list[types.FunctionType]:
+    """A function, or the methods of a class, with what decorators wrap."""
+    parts = [getattr(one, "__func__", one) for one in (vars(code).values() if isinstance(code, type) else [code])]
+    functions = [one for one in parts if isinstance(one, types.FunctionType)]
+    return [*functions, *(inspect.unwrap(one) for one in functions if hasattr(one, "__wrapped__"))]
+
+
+def _assigned(space: Mapping[str, Any]) -> set[str]:
+    """The names of a module that its functions and methods assign to."""
+    return {
+        name for one in list(space.values()) for each in _functions_of(one) for name in _globals_of(each.__code__)[1]
+    }
+
+
+@functools.lru_cache(maxsize=4096)
+def _globals_of(code: types.CodeType) -> tuple[list[tuple[str, str]], list[str]]:
+    """The globals that code reads, each with the attribute that it reads of it or "", and those that it assigns to."""
+    reads, assigns = [], []
+    for step, following in itertools.pairwise(dis.get_instructions(code)):  # the last one returns
+        if step.opname == "LOAD_GLOBAL":
+            is_attribute = following.opname in ("LOAD_ATTR", "LOAD_METHOD")
+            reads.append((step.argval, following.argval if is_attribute else ""))
+        elif step.opname == "STORE_GLOBAL":
+            assigns.append(step.argval)
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            inner = _globals_of(one)
+            reads, assigns = [*reads, *inner[0]], [*assigns, *inner[1]]
+    return reads, assigns
+
+
+def _describe_object(value: Any, inside: Callable[[Any], Any], known: dict[int, int], *, whole: bool) -> Any:
     cls: Any = type(value)
+    named = _describe_named(cls, inside, known)
     own = str(cls.__module__).partition(".")[0] in _OWN_PACKAGES
-    kind = [getattr(cls, "known_as", _name(cls)) if own else _name(cls), _source(cls)]
+    kind = [getattr(cls, "known_as", _name(cls)) if own else _name(cls), _source(cls), *named]
     if dataclasses.is_dataclass(value):
         return [*kind, inside({field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)})]
     if cls.__module__ != "builtins" and cls.__repr__ is not object.__repr__:

@@ -274,8 +274,9 @@ def verifier_name(verifier: Any) -> str:
 def verifier_identity(verifier: Any) -> dict[str, str]:
     """The identity of a verifier, the same in every process: `name`, and `digest` of its code and parts.
 
-    The digest covers a function's module, name, source, defaults and closure, so an edited verifier is another one. It
-    covers what an object holds, too; an object whose attributes change while it works needs a `__repr__` of its own.
+    The digest covers a function's module, name, source, defaults and closure, and the constants, functions and classes
+    of the user's that it reads, so an edited verifier is another one. It covers what an object holds, too; an object
+    whose attributes change while it works needs a `__repr__` of its own.
     """
     return {"name": verifier_name(verifier), "digest": digest(verifier)}
 

@@ -64,7 +64,7 @@ class Found:
 
 @contextmanager
 def serving(model: str | None) -> Iterator[tuple[str, str, psutil.Process]]:
-    command = [sys.executable, "-m", "sdk.cli", "serve", *([model] if model else []), "--port", "0"]
+    command = [sys.executable, "-m", "toolbake", "serve", *([model] if model else []), "--port", "0"]
     command += ["--engine", "embedded"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:

@@ -79,7 +79,7 @@ def log_in(*words: str) -> Result:
 
 
 def log_in_process(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sdk.cli", "login", *words]
+    command = [sys.executable, "-m", "toolbake", "login", *words]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 

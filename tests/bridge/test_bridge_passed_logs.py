@@ -28,7 +28,7 @@ async def served(**options: Any) -> AsyncIterator[tuple[Client, list[tuple[str, 
         if isinstance(message, types.LoggingMessageNotification):
             heard.append((message.params.level, message.params.data, message.params.logger))
 
-    args = ["-m", "sdk.cli", "serve-tools", "--command", f"{sys.executable} {TELLING}"]
+    args = ["-m", "toolbake", "serve-tools", "--command", f"{sys.executable} {TELLING}"]
     parameters = StdioServerParameters(command=sys.executable, args=args, env=dict(os.environ))
     async with Client(stdio_client(parameters), message_handler=hear, **options) as client:
         yield client, heard

@@ -101,7 +101,7 @@ def tools_file(tmp_path: Path) -> Path:
 
 def serve_command(path: Path, *more: str) -> list[str]:
     words = ["serve-tools", f"{path}:tools", "--handlers", f"{path}:handlers"]
-    return [sys.executable, "-m", "sdk.cli", *words, *more]
+    return [sys.executable, "-m", "toolbake", *words, *more]
 
 
 @contextlib.asynccontextmanager

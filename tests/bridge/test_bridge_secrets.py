@@ -420,7 +420,7 @@ async def test_no_part_of_a_schema_tells_a_credential_also_not_to_a_cassette(
         assert result.text == "*** and ***"
     # A recorder writes what the server itself listed.
     cassette = tmp_path / "all.jsonl"
-    command = [sys.executable, "-m", "sdk.cli", "record", str(tmp_path / "mcp.json"), "--to", str(cassette)]
+    command = [sys.executable, "-m", "toolbake", "record", str(tmp_path / "mcp.json"), "--to", str(cassette)]
     (tmp_path / "mcp.json").write_text(json.dumps(config))
     async with mcp_bridge.connect(command, connect_timeout_s=60):
         pass

@@ -30,7 +30,7 @@ def start_toolbake(*words: str | Path, cwd: Path, in_background: bool = False) -
     commands."""
     interrupt = signal.SIG_IGN if in_background else signal.default_int_handler
     return subprocess.Popen(
-        [sys.executable, "-W", "error::ResourceWarning", "-m", "sdk.cli", *map(str, words)],
+        [sys.executable, "-W", "error::ResourceWarning", "-m", "toolbake", *map(str, words)],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

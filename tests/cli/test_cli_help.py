@@ -150,13 +150,13 @@ def test_help_costs_little_more_than_that_of_the_smallest_program():
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    pairs = [(cost("-m", "sdk.cli", "--help"), cost("-c", SMALL)) for _ in range(3)]
+    pairs = [(cost("-m", "toolbake", "--help"), cost("-c", SMALL)) for _ in range(3)]
     assert min(ours for ours, _ in pairs) < 3 * min(smallest for _, smallest in pairs)
 
 
 def test_the_installed_script_and_the_module_are_the_same_command():
     script = os.path.join(os.path.dirname(sys.executable), "toolbake")
-    for start in ([script], [sys.executable, "-m", "sdk.cli"]):
+    for start in ([script], [sys.executable, "-m", "toolbake"]):
         done = subprocess.run([*start, "--version"], capture_output=True, text=True, check=True)
         assert done.stdout.startswith("toolbake ")
 

@@ -255,7 +255,7 @@ def test_functions_that_change_their_module_get_worlds_by_what_the_comment_shows
     uncommented = "\n".join(lines)
     (empty / "till" / "tools.py").write_text(uncommented)
     tools, tasks = f"{empty}/till/tools.py:tools", empty / "till" / "tasks.jsonl"
-    command = [sys.executable, "-m", "sdk.cli", "synthesize", tools, "--to", str(tasks), "-n", "6"]
+    command = [sys.executable, "-m", "toolbake", "synthesize", tools, "--to", str(tasks), "-n", "6"]
     made = subprocess.run(command, capture_output=True, text=True)  # a new process: tools.py was imported in this one
     assert made.returncode == 0, made.stderr
     assert any("changes" in json.loads(line)["expected"] for line in tasks.read_text().splitlines())

@@ -32,7 +32,7 @@ def test_importing_the_sdk_takes_less_than_half_a_second() -> None:
     assert best < MOST_SECONDS
 
 
-@pytest.mark.parametrize("package", ["sdk", "sandboxes", "mcp_bridge", "sdk.cli"])
+@pytest.mark.parametrize("package", ["sdk", "sandboxes", "mcp_bridge", "sdk.cli", "toolbake"])
 def test_importing_a_package_loads_nothing_heavy(package: str) -> None:
     assert run(f"import {package}; {LOADED}") == ""
 

@@ -33,7 +33,7 @@ def node_command(package: str) -> list[str]:
 def recorder(server: Sequence[str], cassette: Path, *options: str) -> list[str]:
     """The command of a recorder before the command of a server."""
     words = ["record", "--command", shlex.join(server), "--to", str(cassette), *options]
-    return [sys.executable, "-m", "sdk.cli", *words]
+    return [sys.executable, "-m", "toolbake", *words]
 
 
 async def play(source: Any, *sessions: Sequence[Call]) -> list[list[ToolResult]]:

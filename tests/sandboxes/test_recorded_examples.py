@@ -70,7 +70,7 @@ def test_the_command_reports_what_differs_and_ends_with_three(tmp_path: Path, mo
         str(tmp_path / "report.json"),
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "sdk.cli", *words],
+        [sys.executable, "-m", "toolbake", *words],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(EXAMPLE.parents[1])},

@@ -26,7 +26,7 @@ WRITE = ("write_file", {"path": "notes/today.md", "content": "- buy milk\n"})
 
 
 def replaying(cassette: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "sdk.cli", "replay", str(cassette), *options]
+    return [sys.executable, "-m", "toolbake", "replay", str(cassette), *options]
 
 
 async def test_a_client_of_the_bridge_meets_the_recording_with_worlds_and_forks() -> None:

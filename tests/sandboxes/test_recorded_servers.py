@@ -236,7 +236,7 @@ def test_a_signal_ends_a_server_whose_client_keeps_its_standard_input_open(
     server = tmp_path / "adding.py"
     server.write_text(ADDING)
     paths = {"server": server, "new": tmp_path / "new.jsonl", "recorded": EXAMPLE, "python": sys.executable}
-    command = [sys.executable, "-m", "sdk.cli", *shlex.split(words.format(**paths))]
+    command = [sys.executable, "-m", "toolbake", *shlex.split(words.format(**paths))]
     with subprocess.Popen(hearing_ctrl_c(command), stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True) as process:
         _shake_hands(process)
         process.send_signal(number)
@@ -295,7 +295,7 @@ async def test_secrets_of_the_servers_environment_are_in_no_cassette(tmp_path: P
     env = {"SHOP_TOKEN": "tok-4417-abc-secret", "QUOTED": 'pass "with" quotes'}
     config.write_text(json.dumps({"mcpServers": {"all": {"command": node, "args": [entry], "env": env}}}))
     cassette = tmp_path / "cassette.jsonl"
-    command = [sys.executable, "-m", "sdk.cli", "record", str(config), "--to", str(cassette)]
+    command = [sys.executable, "-m", "toolbake", "record", str(config), "--to", str(cassette)]
     said = 'the key is tok-4417-abc-secret, {"password": "hunter2"}, pass "with" quotes'
     ((environment, echoed),) = await play(command, [("get-env", {}), ("echo", {"message": said})])
     assert "tok-4417-abc-secret" in environment.text, "the client itself is told the truth"
@@ -308,7 +308,7 @@ async def test_secrets_of_the_servers_environment_are_in_no_cassette(tmp_path: P
 async def test_what_the_user_says_of_tools_is_recorded_and_a_server_agrees_with_itself(tmp_path: Path) -> None:
     (tmp_path / "server.py").write_text(ADDING)
     config, cassette = tmp_path / "mcp.json", tmp_path / "cassette.jsonl"
-    command = [sys.executable, "-m", "sdk.cli", "record", str(config), "--to", str(cassette)]
+    command = [sys.executable, "-m", "toolbake", "record", str(config), "--to", str(cassette)]
     for options in ({}, {"read_only": ["a*"]}):  # in the same file, when it was found out
         server = {"command": sys.executable, "args": [str(tmp_path / "server.py")], "toolbake": options}
         config.write_text(json.dumps({"mcpServers": {"adding": server}}))

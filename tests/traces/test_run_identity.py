@@ -6,6 +6,7 @@ import functools
 import json
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,6 +150,72 @@ def test_an_agent_counts_with_the_constants_and_the_functions_that_it_reads() ->
     assert identity(names, names["plain"])["digest"] == digest(names["plain"]), "as runs were begun with"
 
 
+VERIFIERS = """
+import {helpers}
+
+LIMIT = {limit}
+
+def is_short(text):
+    return len(text) <= LIMIT
+
+def verify(rollout):
+    return is_short(rollout.answer)
+
+def verify_elsewhere(rollout):
+    return len(rollout.answer) <= {helpers}.MOST
+
+class Base:
+    def judge(self, rollout):
+        return is_short(rollout.answer)
+
+class Judge(Base):
+    def verify(self, rollout):
+        return self.judge(rollout)
+
+class Mutual:
+    def verify(self, rollout):
+        return Other().verify(rollout)
+
+class Other:
+    def verify(self, rollout):
+        return Mutual() and is_short(rollout.answer)
+"""
+
+
+def verifiers_module(monkeypatch: pytest.MonkeyPatch, *, limit: int, most: int) -> dict[str, Any]:
+    helpers = types.ModuleType("users_helpers")
+    vars(helpers)["MOST"] = most
+    monkeypatch.setitem(sys.modules, "users_helpers", helpers)
+    helpers.__file__ = "users_helpers.py"
+    names: dict[str, Any] = {"__name__": "users_verifiers"}
+    exec(VERIFIERS.format(limit=limit, helpers="users_helpers"), names)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("make", "reads"),
+    [
+        (lambda names: names["verify"], "limit"),
+        (lambda names: all_of(answer_match(), names["verify"]), "limit"),
+        (lambda names: functools.partial(names["verify"]), "limit"),
+        (lambda names: names["Judge"](), "limit"),
+        (lambda names: names["Judge"]().verify, "limit"),
+        (lambda names: names["Mutual"](), "limit"),
+        (lambda names: names["verify_elsewhere"], "most"),
+    ],
+    ids=["function", "in all_of", "partial", "method of a base class", "bound method", "each other", "of a module"],
+)
+def test_a_verifier_counts_with_the_constants_that_its_code_reads(
+    make: Callable[[Any], Any], reads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def identity(limit: int, most: int) -> dict[str, str]:
+        return verifier_identity(make(verifiers_module(monkeypatch, limit=limit, most=most)))
+
+    known = identity(5, 5)
+    assert identity(5, 5) == known
+    assert (identity(6, 5) != known, identity(5, 6) != known) == (reads == "limit", reads == "most")
+
+
 def test_objects_that_all_hold_each_other_and_long_chains_are_described_at_once() -> None:
     class Node:
         def __init__(self, following: Any = None) -> None:
@@ -230,6 +297,7 @@ def test_the_code_of_functions_given_as_tools_counts(tmp_path: Path) -> None:
 
 DESK = """
 import sys
+import types
 from pathlib import Path
 from mcp.server.mcpserver import MCPServer
 

@@ -377,7 +377,7 @@ def quickstart(on: Machine) -> list[Row]:
     from sdk.traces import RunFolder
 
     folder = on.folder / "quickstart"
-    command = [sys.executable, "-m", "sdk.cli", "quickstart", "--output-dir", str(folder)]
+    command = [sys.executable, "-m", "toolbake", "quickstart", "--output-dir", str(folder)]
     command += ["--steps", "1", "--heldout", "2", "--prompts", "2"] if on.tiny else []
     shutil.rmtree(folder, ignore_errors=True)  # the seconds are those of a whole run
     began = time.perf_counter()

@@ -62,7 +62,7 @@ class Comparison:
     def seed(self, recipe: str, seed: int) -> None:
         """A training and its measurements."""
         name, shared = f"{recipe}-{seed}", ("--verifier", f"{OFFICE / 'outcome.py'}:verify", "--quiet")
-        toolbake = (sys.executable, "-m", "sdk.cli")
+        toolbake = (sys.executable, "-m", "toolbake")
         settings = [*SETTINGS, *RECIPES[recipe][1], f"seed={seed}", *self.more]
         settings = list({setting.partition("=")[0]: setting for setting in settings}.values())
         where = ("--config", OFFICE / "one_system.json", "--output-dir", self.folder / name)
@@ -82,7 +82,7 @@ class Comparison:
         for file in MEASURED:
             measured = [self.folder / f"{recipe}-{seed}-{file}" for seed in range(seeds)]
             to = ("--to", self.folder / f"{recipe}-{file}", "--cluster-by", "template")
-            self.run(f"{recipe}-{file}", sys.executable, "-m", "sdk.cli", "report", *measured, *to)
+            self.run(f"{recipe}-{file}", sys.executable, "-m", "toolbake", "report", *measured, *to)
 
 
 def main() -> int:

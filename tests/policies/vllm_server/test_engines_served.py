@@ -104,7 +104,7 @@ class Served:
 def serving(folder: Path, engine: str, environment: dict[str, str], *more: str) -> Iterator[Served]:
     words = ["serve", str(folder / "model"), "--engine", engine, "--port", "0", "--api-key-env", "DESK_KEY", *more]
     process = subprocess.Popen(
-        [sys.executable, "-m", "sdk.cli", *words],
+        [sys.executable, "-m", "toolbake", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

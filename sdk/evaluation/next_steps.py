@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +24,8 @@ _FALLS_SHORT = 0.25
 _OFTEN = 0.05
 _MOSTLY = 0.5
 _RISE = 0.1
+_ALIKE = 0.8
+"""Held-out tasks with one answer from which on it is spoken of."""
 
 _FIXES: dict[StopReason, str] = {
     "turn_limit": "raise limits.max_turns",
@@ -70,13 +73,14 @@ def next_steps(
             measured[kind_of(rollout.task)].append(is_success(rollout, threshold))
     if training is None:
         cut_off = _cut_off([rollout.stop_reason for rollout in heldout if rollout.scored], "held-out rollouts")
-        return [*cut_off, *_never_solved(measured)]
+        return [*cut_off, *_never_solved(measured), *_one_answer(heldout, kind_of)]
     late = [one.stop_reason for practised in of_kind.values() for one in practised[len(practised) // 2 :]]
     steps = [
         *_broken(training),
         *_cut_off(late, "rollouts in the second half of training"),
         *_without_signal(of_kind),
         *_other_families(of_kind, measured),
+        *_one_answer(heldout, kind_of),
         *_reward_alone(training, learnt),
     ]
     if lost >= _RISE:
@@ -173,6 +177,25 @@ def _other_families(of_kind: Mapping[str, Sequence[_Practised]], measured: Mappi
                 f"{kind}: {_percent(trained)} of the rollouts succeed at the end of training, but {_percent(found)} of "
                 f"the held-out tasks. The model learned {families} {'family' if families == 1 else 'families'} of this "
                 "kind: write tasks of more (other wordings)."
+            )
+    return steps
+
+
+def _one_answer(heldout: Iterable[Rollout], kind_of: Callable[[Task], str]) -> list[str]:
+    """Nearly one answer to tasks of a kind that expect several: no error to a verifier that pays where it is right."""
+    answers = defaultdict[str, list[tuple[str, str]]](list)
+    for rollout in heldout:
+        if rollout.scored and "answer" in rollout.task.expected:
+            expected = json.dumps(rollout.task.expected["answer"], sort_keys=True)
+            answers[kind_of(rollout.task)].append((rollout.answer, expected))
+    steps = []
+    for kind, pairs in answers.items():
+        (answer, times), (_, wanted) = (Counter(one).most_common(1)[0] for one in zip(*pairs, strict=True))
+        is_alike = len(pairs) >= _ENOUGH and times >= _ALIKE * len(pairs) and answer.strip() != ""
+        if is_alike and times - wanted > _RISE * len(pairs):
+            steps.append(
+                f"{kind}: {times} of {len(pairs)} held-out answers are {answer[:80]!r}, and at most {wanted} tasks "
+                "expect any one answer: the model answers without looking. Give tasks that expect each answer as often."
             )
     return steps
 

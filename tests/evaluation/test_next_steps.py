@@ -86,6 +86,32 @@ def test_after_a_warm_start_alone_held_out_rollouts_tell_what_was_cut_off_and_wh
     assert next_steps([], FAIR, None, **more) == []
 
 
+def answered(*given: tuple[str, str, int]) -> list[Rollout]:
+    """Held-out rollouts: an answer, the expected one, and how many tasks."""
+    pairs = [(answer, gold) for answer, gold, times in given for _ in range(times)]
+    return [
+        make_rollout(f"h{i}", float(answer == gold), answer=answer).model_copy(
+            update={"task": Task(prompt="Does it?", id=f"h{i}", expected={"answer": gold})}
+        )
+        for i, (answer, gold) in enumerate(pairs)
+    ]
+
+
+@pytest.mark.parametrize("training", [TrainingSummary(steps=10), None], ids=["GRPO", "warm start alone"])
+def test_one_answer_to_tasks_that_expect_others_is_told(training: TrainingSummary | None) -> None:
+    more = {"threshold": 1.0, "learnt": 0.1, "lost": 0.0}
+    alike = answered(("yes", "yes", 7), ("yes", "no", 2), ("no", "no", 1))
+    (one,) = next_steps(MIXED, alike, training, **more)
+    assert one.startswith("all tasks: 9 of 10 held-out answers are 'yes', and at most 7 tasks expect any one answer")
+    for fair in (
+        answered(("yes", "yes", 9), ("yes", "no", 1)),
+        answered(("yes", "yes", 6), ("no", "no", 4)),
+        answered(("yes", "no", 7)),
+        answered(("", "no", 5), ("", "yes", 5)),
+    ):
+        assert not any("held-out answers are" in step for step in next_steps(MIXED, fair, training, **more))
+
+
 @pytest.mark.parametrize(
     ("reason", "fix"),
     [("token_limit", "limits.max_turn_tokens"), ("turn_limit", "limits.max_turns"), ("context_limit", "tool_prompt")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import re
@@ -190,5 +191,7 @@ def _mendable(error: BaseException) -> list[str] | None:
             found += messages
         return list(dict.fromkeys(found))
     if isinstance(error, OSError):
-        return [f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)]
+        told = f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error)
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return [f"{told}: make room where the output goes, and run the same command again" if is_full else told]
     return [str(error)] if isinstance(error, ToolbakeError | BridgeError) else None

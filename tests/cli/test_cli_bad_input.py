@@ -127,6 +127,20 @@ def test_grouped_errors_are_told_once_each_unless_a_fault_of_ours_is_among_them(
             raise ExceptionGroup("mixed", [ConfigError("bad a"), ZeroDivisionError()])
 
 
+def test_a_full_disk_is_told_with_what_to_do(capsys):
+    import typer
+
+    from sdk.cli.failing import clean_errors
+
+    with pytest.raises(typer.Exit):
+        with clean_errors(False), open("/dev/full", "w") as full:
+            full.write("x" * 100_000)
+    said = capsys.readouterr().err
+    assert said == (
+        "error: [Errno 28] No space left on device: make room where the output goes, and run the same command again\n"
+    )
+
+
 def test_control_characters_of_a_server_do_not_reach_the_terminal(capsys):
     from sdk.cli.failing import say_red
 

@@ -20,6 +20,7 @@ sys.path.insert(0, str(EXAMPLE))
 import compacting  # noqa: E402
 from library import load_papers  # noqa: E402
 from paper_outcome import answer_alone, verify  # noqa: E402
+from paper_parts import table  # noqa: E402
 from paper_tasks import make_tasks  # noqa: E402
 from papers import BY_HEART, Papers  # noqa: E402
 
@@ -68,6 +69,17 @@ def test_a_right_answer_without_its_source_earns_nothing_and_half_a_set_earns_it
     one = [call("cite", paper_id=papers.expected["cited"][0]), call("finish", answer="done")]
     assert play(papers, ScriptedAgent(one)).verdict.score == pytest.approx(2 / 3)  # type: ignore[union-attr]
     assert play(papers, ScriptedAgent([*one[:1], "done"])).verdict.score == 0  # type: ignore[union-attr]
+
+
+def test_parts_of_the_reward_are_shown_with_what_changed(tasks: list[sdk.Task]) -> None:
+    shown = [task for kind in ("question", "set") for task in [t for t in tasks if t.tags["kind"] == kind][:3]]
+    wrong = [play(task, ScriptedAgent([call("finish", answer="perhaps")])) for task in shown]
+    right = [play(task, replay_demonstration(task)) for task in shown]
+    _, _, before, after, change = table({"before": wrong, "after": right}).splitlines()
+    assert before.startswith("| before | 0.0 % (0.0 to ")
+    assert before.endswith("| 'perhaps' 3 |")
+    assert after.count("| 100.0 % (") == 4
+    assert change.startswith("| beside before | +100.0 (")
 
 
 def test_by_heart_there_is_the_answer_alone(tasks: list[sdk.Task]) -> None:

@@ -97,7 +97,6 @@ def quickstart_options(
             # With three times the rate, or at the full rate from the first step, kinds of tasks that resemble others
             # are unlearned within four steps on most seeds: Adam's first steps are its largest.
             learning_rate=1e-5,
-            warmup_steps=min(5, max_steps),
             save_steps=5,
         ),
         # Four groups at a time and moments on disk: a step takes 3 GB.

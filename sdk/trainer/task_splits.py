@@ -16,7 +16,6 @@ from .config import (
     WARM_START_PASSES,
     TrainConfig,
     WarmStartOptions,
-    settled_schedule,
 )
 from .curriculum import tiers_in_order
 
@@ -76,8 +75,7 @@ def _step_is_set(config: TrainConfig) -> bool:
 def settle(config: TrainConfig, tasks: ThreeWaySplit) -> tuple[TrainConfig, list[str]]:
     """The options of the run, with numbers where `config` leaves them open, and lines that explain them."""
     train = tasks.train
-    warmup, arguments = settled_schedule(config.grpo)
-    settled: dict[str, Any] = {"grpo.warmup_steps": warmup, "grpo.lr_scheduler_kwargs": arguments}
+    settled: dict[str, Any] = {}
     lines = [_kept_aside(tasks, config), *_few_families(tasks)]
     if config.evaluation.validation is None:
         settled["evaluation.validation"] = len(tasks.validation)

@@ -146,7 +146,7 @@ def test_a_shorter_try_bounds_both_stages_and_leaves_the_rest():
     assert short.evaluation.max_heldout == 5
     changed = {
         "warm_start": {"max_steps", "batch_size"},
-        "grpo": {"max_steps", "prompts_per_step", "warmup_steps"},
+        "grpo": {"max_steps", "prompts_per_step"},
         "batching": {"micro_batches"},
         "evaluation": {"max_heldout", "validation"},
     }

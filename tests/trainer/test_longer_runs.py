@@ -62,12 +62,22 @@ def test_two_steps_and_one_more_are_the_run_that_made_three(tiny_model_dir: Path
     assert anyio.run(findings, longer.run_dir) == []
 
 
-def test_the_rate_goes_on_with_the_schedule_of_the_longer_run(tiny_model_dir: Path, tmp_path: Path) -> None:
-    schedule = {"grpo.lr_scheduler_type": "linear", "grpo.learning_rate": 0.012}
-    train(tiny_model_dir, tmp_path / "run", 2, **schedule)
-    longer = train(tiny_model_dir, tmp_path / "run", 3, **schedule)
-    rates = [line["learning_rate"] for line in figures(longer.run_dir)]
-    assert rates == pytest.approx([0.012, 0.012 / 2, 0.012 / 3]), "two halves, then the last of three thirds"
+@pytest.mark.parametrize(
+    ("schedule", "first", "then"),
+    [
+        ({"grpo.lr_scheduler_type": "linear"}, [1, 1 / 2], [1 / 3]),
+        ({"grpo.lr_scheduler_type": "warmup_stable_decay"}, [1, 1, 1], [1, 1, 1 / 2]),
+    ],
+    ids=["two halves, then the last of three thirds", "the default"],
+)
+def test_the_rate_goes_on_with_the_schedule_of_the_longer_run(
+    tiny_model_dir: Path, tmp_path: Path, schedule: dict[str, Any], first: list[float], then: list[float]
+) -> None:
+    options = {**schedule, "grpo.learning_rate": 0.012}
+    train(tiny_model_dir, tmp_path / "run", len(first), **options)
+    longer = train(tiny_model_dir, tmp_path / "run", len(first) + len(then), **options)
+    rates = [line["learning_rate"] / 0.012 for line in figures(longer.run_dir)]
+    assert rates == pytest.approx([*first, *then])
 
 
 class Stopped(Exception):

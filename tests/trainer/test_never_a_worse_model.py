@@ -15,6 +15,7 @@ from sdk.evidence.saved_weights import files_digest
 from sdk.tasks import ThreeWaySplit, counted
 from sdk.traces import RunFolder
 from sdk.trainer.base_trainer import ThinCheckpoints
+from sdk.trainer.config import settled_schedule
 from sdk.trainer.task_splits import settle, split_for_training
 from sdk.trainer.validation import choose, fall
 
@@ -415,12 +416,10 @@ def test_a_warm_start_passes_three_times_over_the_demonstrations(
         ({"max_steps": 60, "lr_scheduler_type": "linear"}, 0, None),
     ],
 )
-def test_the_schedule_follows_the_length_of_the_run_and_the_run_records_it(
+def test_the_schedule_follows_the_length_of_the_run(
     options: dict[str, Any], warmup: int, arguments: dict[str, Any] | None
 ) -> None:
-    tasks = ThreeWaySplit([sdk.Task.model_validate(task(n)) for n in range(8)], [], [])
-    settled, _ = settle(sdk.TrainConfig.of({"grpo": options}), tasks)
-    assert (settled.grpo.warmup_steps, settled.grpo.lr_scheduler_kwargs) == (warmup, arguments)
+    assert settled_schedule(sdk.TrainConfig.of({"grpo": options}).grpo) == (warmup, arguments)
 
 
 def test_tasks_are_kept_aside_only_where_enough_are_left_for_a_step_and_a_warm_start() -> None:

@@ -274,22 +274,26 @@ def _describe(value: Any, seen: frozenset[int], known: dict[int, int], *, whole:
         return ["partial", inside(value.func), inside(value.args), inside(value.keywords)]
     if isinstance(value, types.MethodType):
         return ["method", inside(value.__self__, whole=True), inside(value.__func__)]
+
+    def named(code: Any = value) -> list[Any]:
+        return _describe_named(code, inside, known) if len(seen) < _DEEPEST else []
+
     if id(value) in known:  # objects and functions may name each other in more ways than there is time for
         return ["known", known[id(value)]]
     if isinstance(value, types.FunctionType):
-        return [*_describe_function(value, inside), *_describe_named(value, inside, known)]
+        return [*_describe_function(value, inside), *named()]
     if isinstance(value, type):
-        return ["code", _name(value), _source(value), *_describe_named(value, inside, known)]
+        return ["code", _name(value), _source(value), *named()]
     if inspect.isroutine(value):
         return ["code", _name(value), _source(value)]
     if _is_of_users_class(value) and len(seen) < _DEEPEST:
         known[id(value)] = len(known)
         whole = True
-    return _describe_object(value, inside, known, whole=whole)
+    return _describe_object(value, inside, named(type(value)), whole=whole)
 
 
 _DEEPEST = 50
-"""How many values within each other are described with their attributes."""
+"""How many values within each other are described with their attributes, and with what their code names."""
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -320,14 +324,15 @@ def _describe_function(function: types.FunctionType, inside: Callable[[Any], Any
     return ["function", _name(function), _source(function), inside(held), inside(given)]
 
 
-_CONSTANTS = (str, bytes, int, float, complex, type(None), tuple, frozenset)
+_CONSTANTS = (str, bytes, int, float, complex, type(None), tuple, frozenset, re.Pattern)
 
 
 def _describe_named(code: Any, inside: Callable[[Any], Any], known: dict[int, int]) -> list[Any]:
     """What a function or class of the user's names: constants of modules of the user's, functions and classes there.
     What a module's own code assigns to does not count: it tells how far a program is."""
-    bases = [base for base in getattr(code, "__bases__", ()) if _is_users(base.__module__)]
+    bases = [base for base in getattr(code, "__bases__", ()) if _is_users(str(base.__module__))]
     named: dict[str, Any] = {_name(base): base for base in bases}
+    assigned: dict[int, set[str]] = {}
     for function in _functions_of(code):
         is_users = _is_users(str(function.__globals__.get("__name__")))
         for name, attribute in _globals_of(function.__code__)[0] if is_users else ():
@@ -335,10 +340,13 @@ def _describe_named(code: Any, inside: Callable[[Any], Any], known: dict[int, in
             if isinstance(value, types.ModuleType) and _is_users(value.__name__):
                 name, space, value = attribute, vars(value), getattr(value, attribute, None)
             is_code = isinstance(value, types.FunctionType | type)
-            counts = _is_users(value.__module__) if is_code else isinstance(value, _CONSTANTS)
-            if name in space and counts and not name.startswith("__") and name not in _assigned(space):
+            counts = _is_users(str(value.__module__)) if is_code else isinstance(value, _CONSTANTS)
+            if name not in space or not counts or name.startswith("__") or is_secret_key(name):
+                continue
+            if id(space) not in assigned:
+                assigned[id(space)] = _assigned(space)
+            if name not in assigned[id(space)]:
                 named[f"{space.get('__name__')}.{name}"] = value
-    named = {name: value for name, value in named.items() if not is_secret_key(name.rpartition(".")[2])}
     if named:
         known[id(code)] = len(known)
     return [inside(named)] if named else []
@@ -375,9 +383,8 @@ def _globals_of(code: types.CodeType) -> tuple[list[tuple[str, str]], list[str]]
     return reads, assigns
 
 
-def _describe_object(value: Any, inside: Callable[[Any], Any], known: dict[int, int], *, whole: bool) -> Any:
+def _describe_object(value: Any, inside: Callable[[Any], Any], named: list[Any], *, whole: bool) -> Any:
     cls: Any = type(value)
-    named = _describe_named(cls, inside, known)
     own = str(cls.__module__).partition(".")[0] in _OWN_PACKAGES
     kind = [getattr(cls, "known_as", _name(cls)) if own else _name(cls), _source(cls), *named]
     if dataclasses.is_dataclass(value):

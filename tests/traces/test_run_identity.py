@@ -229,6 +229,10 @@ def test_objects_that_all_hold_each_other_and_long_chains_are_described_at_once(
         chain = Node(chain)
     assert digest(crowd) == digest(crowd)
     assert digest(chain) == digest(chain)
+    calls = "".join(f"def f{n}():\n    return f{n + 1}() + f{(7 * n) % 300}()\n" for n in range(300))
+    names: dict[str, Any] = {"__name__": "users_program", "f300": None}
+    exec(calls, names)
+    assert digest(names["f0"]) == digest(names["f0"])
 
 
 # ---- tasks

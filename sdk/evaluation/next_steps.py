@@ -25,7 +25,7 @@ _OFTEN = 0.05
 _MOSTLY = 0.5
 _RISE = 0.1
 _ALIKE = 0.8
-"""Held-out tasks with one answer from which on it is spoken of."""
+"""The share of held-out answers from which on it is told that they are the same."""
 
 _FIXES: dict[StopReason, str] = {
     "turn_limit": "raise limits.max_turns",

@@ -276,7 +276,7 @@ def _describe(value: Any, seen: frozenset[int], known: dict[int, int], *, whole:
         return ["method", inside(value.__self__, whole=True), inside(value.__func__)]
 
     def named(code: Any = value) -> list[Any]:
-        return _describe_named(code, inside, known) if len(seen) < _DEEPEST else []
+        return _describe_named(code, inside, known) if len(seen) < _DEEPEST and id(code) not in known else []
 
     if id(value) in known:  # objects and functions may name each other in more ways than there is time for
         return ["known", known[id(value)]]

@@ -35,18 +35,20 @@ def table(stages: dict[str, Sequence[sdk.Rollout]]) -> str:
     """Markdown: the mean of each part with its 95 % interval by families, and the difference from the first stage."""
     lines = ["| | " + " | ".join([*PARTS, "answers to questions"]) + " |", "| --- " * (len(PARTS) + 2) + "|"]
     first = next(iter(stages))
-    families = {rollout.task.id: rollout.task.family for rollout in stages[first]}
+    before = {of: values_of(stages[first], *of) for of in PARTS.values()}
     for name, rollouts in stages.items():
+        families = {rollout.task.id: rollout.task.family for rollout in rollouts}
         cells, differences = [], []
         for kind, part in PARTS.values():
-            values, before = (values_of(one, kind, part) for one in (rollouts, stages[first]))
+            values = values_of(rollouts, kind, part)
             groups = [families[task] for task in values]
             mean = mean_interval if part == "f1" else lambda rates, _, clusters: clustered_wilson(rates, clusters)
             found = mean([*values.values()], (0, 1), groups)
             cells.append(f"{100 * found.estimate:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f})")
-            paired = [task for task in values if task in before]
-            gains = [values[task] - before[task] for task in paired]
-            gain = mean_interval(gains, (-1, 1), [families[task] for task in paired])
+            gains = {
+                task: value - before[kind, part][task] for task, value in values.items() if task in before[kind, part]
+            }
+            gain = mean_interval([*gains.values()], (-1, 1), [families[task] for task in gains])
             differences.append(f"{100 * gain.estimate:+.1f} ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})")
         said = Counter(one.answer.strip().lower()[:20] for one in rollouts if one.task.tags["kind"] == "question")
         lines.append(f"| {name} | {' | '.join(cells)} | {', '.join(f'{k!r} {n}' for k, n in said.most_common(3))} |")

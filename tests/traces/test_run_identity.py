@@ -301,7 +301,6 @@ def test_the_code_of_functions_given_as_tools_counts(tmp_path: Path) -> None:
 
 DESK = """
 import sys
-import types
 from pathlib import Path
 from mcp.server.mcpserver import MCPServer
 

@@ -38,6 +38,10 @@ class StepFigures(BaseModel, frozen=True):
     """The share of rollouts with a tool call."""
     calls: float | None
     """Mean tool calls of a rollout."""
+    families: Mapping[str, int]
+    """How many rollouts tasks of each family have."""
+    callers: Mapping[str, Mapping[str, int]]
+    """For each tool, how many rollouts called it, by family."""
     components: dict[str, float]
     """Means of the verdicts' components, such as those of `watched`."""
 
@@ -47,7 +51,10 @@ def step_figures(step: int, rollouts: Sequence[Rollout]) -> StepFigures:
     scored = [r for r in rollouts if r.scored and not is_canary(r)]
     scores = [r.verdict.score for r in scored if r.verdict is not None]
     parts: dict[str, list[float]] = defaultdict(list)
+    callers: dict[str, Counter[str]] = defaultdict(Counter)
     for rollout in scored:
+        for tool in {one.call.name for one in rollout.calls}:
+            callers[tool][rollout.task.family] += 1
         for name, value in (rollout.verdict.components if rollout.verdict else {}).items():
             parts[name].append(value)
     spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
@@ -61,6 +68,8 @@ def step_figures(step: int, rollouts: Sequence[Rollout]) -> StepFigures:
         cut_off=_share([r.stop_reason in CUT_OFF for r in scored]),
         called=_share([bool(r.calls) for r in scored]),
         calls=_share([len(r.calls) for r in scored]),
+        families=Counter(r.task.family for r in scored),
+        callers=callers,
         components={name: math.fsum(values) / len(values) for name, values in sorted(parts.items())},
     )
 
@@ -113,7 +122,10 @@ class AlarmSettings(BaseModel, extra="forbid", frozen=True):
     """A larger share of a step's rollouts that a token limit or the context ended is an alarm."""
     called_left: float = Field(default=0.1, gt=0, lt=1)
     """Where at least half of the rollouts called a tool at the beginning, this share or less of it at the end is an
-    alarm."""
+    alarm; so it is for a single tool, on tasks of the same families."""
+    min_families: int = Field(default=4, ge=1)
+    """Families of tasks, at least half of whose rollouts called a tool at the beginning, below which nothing is said
+    of that tool."""
     calls_factor: float = Field(default=2.0, gt=1)
     """Where a rollout made a tool call or more at the beginning, this factor more at the end without a higher reward is
     an alarm."""
@@ -231,6 +243,39 @@ def calls_given_up(history: Sequence[StepFigures], settings: AlarmSettings) -> l
     return [Alarm(kind="calls_given_up", step=windows[1][-1].step, message=message)]
 
 
+def tools_given_up(history: Sequence[StepFigures], rollouts: Sequence[Rollout], settings: AlarmSettings) -> list[Alarm]:
+    """The policy called a tool in most rollouts of some families of tasks in the first `window` steps, and hardly does
+    in the last, while it calls others: it may cite what it no longer reads, or have learned what it can spare.
+
+    Only families of both windows count: a curriculum changes which tasks a step has. `rollouts`: those of the last
+    step, of which successes without the call are named."""
+    if (windows := _windows(history, settings)) is None:
+        return []
+    first, last = (_by_family(window, lambda one: one.families) for window in windows)
+    lost: dict[str, str] = {}
+    read: dict[str, None] = {}
+    for tool in sorted({name for one in windows[0] for name in one.callers}):
+        before, now = (_by_family(window, lambda one, tool=tool: one.callers.get(tool, {})) for window in windows)  # type: ignore[misc]
+        families = [family for family in before if family in last and before[family] >= first[family] / 2]
+        if len(families) < settings.min_families:
+            continue
+        share_before = sum(before[family] for family in families) / sum(first[family] for family in families)
+        share_now = sum(now[family] for family in families) / sum(last[family] for family in families)
+        if share_now <= settings.called_left * share_before:
+            lost[tool] = (
+                f"{tool} was called in {share_before:.0%} of the rollouts at the beginning, {share_now:.0%} now"
+            )
+            without = [r for r in rollouts if r.task.family in families and tool not in {c.call.name for c in r.calls}]
+            read |= dict.fromkeys(r.id for r in without if is_success(r, settings.success_threshold))
+    if not lost:
+        return []
+    message = (
+        f"on tasks of the same families {'; '.join(lost.values())}. If a right answer needs the call, let the verifier "
+        "ask for it (required_calls), or for what it finds (grounded)"
+    )
+    return [Alarm(kind="tool_given_up", step=windows[1][-1].step, message=message, rollouts=[*read][:_IDS])]
+
+
 def idle_calls(history: Sequence[StepFigures], settings: AlarmSettings) -> list[Alarm]:
     """A rollout makes far more tool calls in the last `window` steps than in the first, and earns no more by them:
     calls cost nothing, so nothing teaches the policy to stop."""
@@ -256,6 +301,13 @@ def _windows(
     steps = [one for one in history if one.reward is not None]
     enough = len(steps) >= 2 * settings.window
     return (steps[: settings.window], steps[-settings.window :]) if enough else None
+
+
+def _by_family(steps: Sequence[StepFigures], counts: Callable[[StepFigures], Mapping[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for one in steps:
+        total.update(counts(one))
+    return total
 
 
 def _rise(first: Sequence[StepFigures], last: Sequence[StepFigures], settings: AlarmSettings) -> float | None:
@@ -322,7 +374,7 @@ class Watch:
             *repeated_answers(step, rollouts, self._settings),
             *cut_off(self._history[-1], rollouts, self._settings),
             *sudden_jump(self._history, self._settings),
-            *calls_given_up(self._history, self._settings),
+            *(calls_given_up(self._history, self._settings) or tools_given_up(self._history, rollouts, self._settings)),
             *idle_calls(self._history, self._settings),
             *reward_alone(self._history, self._settings, follow=self._follow, heldout=heldout),
             *self._missing_components(step),

@@ -448,7 +448,8 @@ class AlarmOptions(_Options):
     _needs = (("components", "action", 'use "warn" or "stop"'),)
     action: Literal["warn", "stop", "off"] = "warn"
     """Note it in the metrics and the log, end the run, or do not look. The reward of a canary task, when it is earned,
-    ends the run in the first two; limits that cut off (`cut_off`) end none."""
+    ends the run in the first two; limits that cut off (`cut_off`) and a tool that is given up (`tool_given_up`) end
+    none."""
     components: tuple[str, ...] = ()
     """Components of the verdict that should rise with the reward, such as an independent judge's in `watched`."""
 

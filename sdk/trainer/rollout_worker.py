@@ -349,8 +349,9 @@ class Collector:
         for alarm in alarms:
             log.warning("%s: %s", self._folder.path, alarm)
         stops = self._config.alarms.action == "stop"
-        # Limits that cut off are no fault of the verifier, and the policy may learn to be brief.
-        ending = [alarm for alarm in alarms if alarm.kind == "canary" or (stops and alarm.kind != "cut_off")]
+        # Limits that cut off are no fault of the verifier, and a tool that is given up may have been of no use.
+        notes = ("cut_off", "tool_given_up")
+        ending = [alarm for alarm in alarms if alarm.kind == "canary" or (stops and alarm.kind not in notes)]
         if ending:
             raise StoppedByAlarm(
                 f"training was stopped by an alarm: {ending[0]}. The rollouts are in {self._folder.path}; read them, "

@@ -181,6 +181,53 @@ def test_tools_that_are_no_longer_called_are_an_alarm_also_after_a_resume():
     assert watched(never) == []
 
 
+def searched(step, *, read, families=range(5), reads=("search", "read"), found=True):
+    """A step with two rollouts of a task of each family, of which a share calls the second tool also."""
+    rollouts = []
+    for place, family in enumerate(families):
+        for n in range(2):
+            number = 2 * place + n
+            task = Task(id=f"t{step}/{number}", prompt="Who?", expected={"answer": f"{number}"}, family=f"f{family}")
+            names = reads if number < read * 2 * len(families) else reads[:1]
+            calls = [
+                CallRecord(turn=0, call=ToolCall(id=name, name=name), result=ToolResult(text="x")) for name in names
+            ]
+            verdict = Verdict(score=float(found))
+            rollouts.append(
+                Rollout(id=f"{step}/{number}", task=task, step=step, answer=f"{number}", calls=calls, verdict=verdict)
+            )
+    return rollouts
+
+
+def test_a_single_tool_that_is_no_longer_called_is_an_alarm_while_others_are_also_after_a_resume():
+    steps = [searched(step, read=0.8 if step < 4 else 0) for step in range(8)]
+    assert watched(steps) == [(6, "tool_given_up")]
+    again = Watch(SETTINGS)
+    again.recall(recalled(rollout for rollouts in steps[:6] for rollout in rollouts))
+    [alarm] = again.observe(6, steps[6])
+    assert "read was called in 100% of the rollouts at the beginning, 0% now" in alarm.message
+    assert "search" not in alarm.message
+    assert alarm.rollouts[0] == "6/0"
+
+
+def test_a_tool_that_other_tasks_do_not_need_or_that_few_families_needed_is_not_given_up():
+    others = [
+        searched(step, read=1) if step < 4 else searched(step, read=0, families=range(5, 10)) for step in range(8)
+    ]
+    assert watched(others) == []  # a curriculum went on to tasks of other families
+    few = [searched(step, read=1 if step < 4 else 0, families=range(3)) for step in range(8)]
+    assert watched(few) == []
+    some = [searched(step, read=1 if step < 4 else 0.2) for step in range(8)]
+    assert watched(some) == []
+    seldom = [searched(step, read=0.2 if step < 4 else 0) for step in range(8)]
+    assert watched(seldom) == []
+
+
+def test_tools_that_are_all_given_up_are_one_alarm():
+    steps = [searched(step, read=1) if step < 4 else searched(step, read=0, reads=()) for step in range(8)]
+    assert watched(steps) == [(6, "calls_given_up")]
+
+
 def test_calls_that_become_many_and_earn_nothing_are_an_alarm_and_those_that_earn_are_none():
     more = [1, 1, 2, 4, 5, 6, 6]
     steps = run([0.5] * 7, calls=more)

@@ -187,6 +187,13 @@ Concurrency = Annotated[int, sampling_opt("--concurrency", "Conversations in fli
 Temperature = Annotated[
     float, sampling_opt("--temperature", "0 takes the likeliest token every time; 1 samples as trained.", min=0.0)
 ]
+StrictTools = Annotated[
+    bool,
+    sampling_opt(
+        "--strict-tools",
+        "Hold calls to the tools and their schemas while they are sampled, as for clients that set strict: true.",
+    ),
+]
 Seed = Annotated[int, sampling_opt("--seed", "What sampling depends on where the temperature is above 0.")]
 Threshold = Annotated[float, report_opt("--threshold", "A score that reaches this is a success.")]
 Host = Annotated[str, opt("--host", "The address to listen on. One that other machines reach needs a key.")]

@@ -25,6 +25,7 @@ from ..policies.model_source import (
     model_label,
     open_agent,
     require_shown,
+    require_strict,
 )
 from ..policies.protocol import Sampling
 from ..policies.tool_prompt import TOOL_PROMPTS, describe_shown
@@ -224,6 +225,7 @@ async def evaluate_async(
     connect_timeout_s: float = 120.0,
     concurrency: int = 64,
     temperature: float = 0.0,
+    strict_tools: bool = False,
     seed: int = 0,
     success_threshold: float = 1.0,
     progress: Progress | None = None,
@@ -238,8 +240,9 @@ async def evaluate_async(
     whose tasks count as one for intervals. `fault_judge`: see `sdk.evaluation.faults`. `agent`: an agent of
     your own that plays the rollouts, see `docs/agents.md`. `user_model`: plays the users of all tasks, and `user_judge`
     looks at them, see `docs/users.md`. `handlers`: who answers what servers ask during calls.
-    `connect_timeout_s`: how long a server may take to start. All of them, with their defaults, are in
-    `docs/evaluation.md`.
+    `connect_timeout_s`: how long a server may take to start. `strict_tools`: the calls that a model begins become calls
+    of its tools, with arguments that their schemas allow, as for clients that set `strict: true`. All of them, with
+    their defaults, are in `docs/evaluation.md`.
 
     With `output_dir`, every rollout and the report are kept, and a run that was cut off goes on. Raises what
     `sdk.train` raises, before work is lost. Live destructive tools are not refused, as in training, but named in a
@@ -260,6 +263,8 @@ async def evaluate_async(
     require_cluster(cluster_by, tasks)
     _check_fault_judge(fault_judge)
     for conditions in plan.policies.values():
+        if strict_tools:
+            require_strict(conditions[0].source)
         await anyio.to_thread.run_sync(require_shown, conditions[0].source, [c.tool_prompt for c in conditions])
     for condition in plan.conditions:
         if tool_prompts is None and condition.tool_prompt != "full":
@@ -290,6 +295,7 @@ async def evaluate_async(
             **(await anyio.to_thread.run_sync(_weights_identity, plan) if output_dir is not None else {}),
             **({"verdicts": digest(_plain_verdicts(elsewhere))} if elsewhere else {}),
             "temperature": temperature,
+            **({"strict_tools": True} if strict_tools else {}),
             "seed": seed,
         }
         kept = nullcontext() if output_dir is None else RunFolder.create_or_resume(Path(output_dir), identity)
@@ -308,7 +314,9 @@ async def evaluate_async(
                 host=host,
                 users=users,
             )
-            measured = await _measured(plan, tasks, context, samples=samples, temperature=temperature)
+            measured = await _measured(
+                plan, tasks, context, samples=samples, temperature=temperature, strict_tools=strict_tools
+            )
             rollouts = {**outside, **measured}
             pairs = _pairs(plan, list(outside), list(measured), baseline)
             faults = {name: outside_faults(of_condition, success_threshold) for name, of_condition in outside.items()}
@@ -371,12 +379,12 @@ def _require_samples(plan: Plan, samples: int, temperature: float) -> None:
 
 
 async def _measured(
-    plan: Plan, tasks: Sequence[Task], context: RunContext, *, samples: int, temperature: float
+    plan: Plan, tasks: Sequence[Task], context: RunContext, *, samples: int, temperature: float, strict_tools: bool
 ) -> dict[str, list[Rollout]]:
     """Rollouts by the name of their condition. One policy is open at a time: none waits for another's machine."""
     rollouts: dict[str, list[Rollout]] = {}
     for conditions in plan.policies.values():
-        async with open_agent(conditions[0].source, rows=context.concurrency) as agent:
+        async with open_agent(conditions[0].source, rows=context.concurrency, strict_tools=strict_tools) as agent:
             for condition in conditions:
                 found = rollouts[condition.name or agent.name] = await measure(
                     context.engine(agent),
@@ -387,6 +395,7 @@ async def _measured(
                     temperature=temperature,
                     samples=samples,
                     tool_prompt=condition.tool_prompt,
+                    strict_tools=strict_tools,
                 )
                 less = [rollout for rollout in found if rollout.tool_prompt != condition.tool_prompt]
                 if less:
@@ -421,7 +430,8 @@ def _facts(
     }
     facts = run_facts(folder.info if folder is not None else None, identity) | guard_facts(source)
     every = [rollout for of_condition in rollouts.values() for rollout in of_condition]
-    return {"model": name, "tool_prompt": shown, **facts, **call_facts(every), **agent_facts(program, every)}
+    strict = {"strict_tools": True} if identity.get("strict_tools") else {}
+    return {"model": name, "tool_prompt": shown, **strict, **facts, **call_facts(every), **agent_facts(program, every)}
 
 
 async def rollout_async(
@@ -436,13 +446,14 @@ async def rollout_async(
     handlers: Handlers | None = None,
     connect_timeout_s: float = 120.0,
     temperature: float = 0.0,
+    strict_tools: bool = False,
     seed: int = 0,
 ) -> Rollout:
     """One conversation, to look at. `prompt`: a string, a mapping or a `Task`. Scored if a verifier is given.
 
     `agent`: an agent of your own that has the conversation, see `docs/agents.md`. `user_model`: plays the task's user,
     see `docs/users.md`. `handlers`: who answers what servers ask during calls. `connect_timeout_s`: how long a server
-    may take to start.
+    may take to start. `strict_tools`: see `evaluate`.
     """
     if verifier is not None:
         check_verifier(verifier)
@@ -458,12 +469,13 @@ async def rollout_async(
         warn_of(source.live_destructive)
         async with (
             open_users(tasks, source.tools, user_model=user_model, rows=1) as users,
-            open_agent(model, rows=1) as policy,
+            open_agent(model, rows=1, strict_tools=strict_tools) as policy,
             host_of(program) as host,
         ):
             engine = RolloutEngine(
                 agent=policy, source=source, verifier=verifier, limits=bounds, host=host, users=users
             )
-            sampling = Sampling(temperature=temperature, max_tokens=bounds.max_turn_tokens)
+            most = bounds.max_turn_tokens
+            sampling = Sampling(temperature=temperature, max_tokens=most, strict_tools=strict_tools)
             job = Job(id=f"rollout/{tasks[0].id}", task=tasks[0], seed=seed)
             return (await engine.run([job], sampling=sampling))[0]

@@ -39,10 +39,12 @@ async def measure(
     temperature: float = MEASURED_TEMPERATURE,
     samples: int = 1,
     tool_prompt: ToolPrompt | None = None,
+    strict_tools: bool = False,
 ) -> list[Rollout]:
     """`samples` rollouts for each task, in the order of the tasks. Scored ones that the folder has are not run again.
 
-    `tool_prompt`: how much of the tools the policy is shown; None: as much as it was trained with.
+    `tool_prompt`: how much of the tools the policy is shown; None: as much as it was trained with. `strict_tools`: see
+    `Sampling`.
 
     Unscored ones are: what broke then may work now. They move to `rollouts/<stage>.discarded.jsonl`.
 
@@ -57,11 +59,14 @@ async def measure(
     jobs = _jobs(tasks, stage, context.seed, samples, tool_prompt)
     missing = [job for job in jobs if job.id not in known]
     right = sum(is_success(rollout, threshold) for rollout in known.values())
-    sampling = Sampling(temperature=temperature, max_tokens=engine.limits.max_turn_tokens)
+    most = engine.limits.max_turn_tokens
+    sampling = Sampling(temperature=temperature, max_tokens=most, strict_tools=strict_tools)
     with progress.track(title or stage, len(jobs), len(jobs) - len(missing)) as step:
 
         def ended(rollout: Rollout) -> None:
             nonlocal right
+            for row in rollout.rows:
+                row.allowed.clear()  # up to gigabytes of masks, which a trainer alone reads
             if folder is not None:
                 folder.append_rollout(stage, rollout)
             right += is_success(rollout, threshold)

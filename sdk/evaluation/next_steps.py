@@ -24,6 +24,8 @@ _FALLS_SHORT = 0.25
 _OFTEN = 0.05
 _MOSTLY = 0.5
 _RISE = 0.1
+_REFUSED = 0.25
+"""The share of failed held-out rollouts from which on their refused calls are spoken of."""
 _ALIKE = 0.8
 """The share of held-out answers from which on it is told that they are the same."""
 
@@ -73,7 +75,8 @@ def next_steps(
             measured[kind_of(rollout.task)].append(is_success(rollout, threshold))
     if training is None:
         cut_off = _cut_off([rollout.stop_reason for rollout in heldout if rollout.scored], "held-out rollouts")
-        return [*cut_off, *_never_solved(measured), *_one_answer(heldout, kind_of)]
+        further = [*_one_answer(heldout, kind_of), *_refused_calls(heldout, threshold)]
+        return [*cut_off, *_never_solved(measured), *further]
     late = [one.stop_reason for practised in of_kind.values() for one in practised[len(practised) // 2 :]]
     steps = [
         *_broken(training),
@@ -81,6 +84,7 @@ def next_steps(
         *_without_signal(of_kind),
         *_other_families(of_kind, measured),
         *_one_answer(heldout, kind_of),
+        *_refused_calls(heldout, threshold),
         *_reward_alone(training, learnt),
     ]
     if lost >= _RISE:
@@ -198,6 +202,19 @@ def _one_answer(heldout: Iterable[Rollout], kind_of: Callable[[Task], str]) -> l
                 "expect any one answer: the model answers without looking. Give tasks that expect each answer as often."
             )
     return steps
+
+
+def _refused_calls(heldout: Iterable[Rollout], threshold: float) -> list[str]:
+    failed = [one for one in heldout if one.scored and not is_success(one, threshold)]
+    kinds = ("unknown_tool", "invalid_arguments")
+    refused = sum(any(record.result.error_kind in kinds for record in one.calls) for one in failed)
+    if refused < _FEW or refused < _REFUSED * len(failed):
+        return []
+    return [
+        f"{refused} of {len(failed)} failed held-out rollouts had a call of no tool, or with arguments that its schema "
+        "refuses. Clients that set strict: true get valid calls only: measure that with strict_tools "
+        "(toolbake evaluate --strict-tools)."
+    ]
 
 
 def _reward_alone(training: TrainingSummary, learnt: float | None) -> list[str]:

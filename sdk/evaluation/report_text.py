@@ -119,19 +119,20 @@ def weights_note(report: Report) -> list[str]:
 
 def prompt_note(report: Report) -> list[str]:
     """A sentence where a training showed less of the tools than their full schemas, and one for each condition of an
-    evaluation that did so without saying it in its name: a model behind an endpoint that shows less than it is sent."""
+    evaluation that did so without saying it in its name: a model behind an endpoint that shows less than it is sent.
+    And one where calls were held to their schemas."""
     shown = report.run.get("tool_prompt")
+    notes = ["Calls were held to the tools and their schemas (strict_tools)."] if report.run.get("strict_tools") else []
     if isinstance(shown, Mapping):
-        notes = []
         for name, said in shown.items():
             # The tool prompt in a condition's name; full schemas where there is none.
             named = next((one for one in PROMPT_NAMES.values() if name.endswith(f", {one}")), PROMPT_NAMES["full"])
             if said and said != named:
                 notes.append(f"Tools in the prompts of {one_line(name)}: {one_line(said)}.")
         return notes
-    if not isinstance(shown, str) or shown == PROMPT_NAMES["full"]:
-        return []
-    return [f"Tools in the prompts: {one_line(shown)}."]
+    if isinstance(shown, str) and shown != PROMPT_NAMES["full"]:
+        notes.append(f"Tools in the prompts: {one_line(shown)}.")
+    return notes
 
 
 def compared(comparison: PairedComparison) -> str:

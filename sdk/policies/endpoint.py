@@ -107,6 +107,9 @@ class EndpointAgent:
         }
         if tools:
             body["tools"] = [tool.as_openai() for tool in tools]
+        if sampling.strict_tools:
+            for tool in body.get("tools", ()):
+                tool["function"]["strict"] = True
         merged = {**body, **self._extra_body}
         return {key: value for key, value in merged.items() if value is not None}
 

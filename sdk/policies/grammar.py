@@ -373,9 +373,31 @@ def _calls_of(tools: Sequence[Tool], schemas: Sequence[Mapping[str, Any]], form:
     calls, rules = [], dict[str, str]()
     for place, (tool, schema) in enumerate(zip(tools, schemas, strict=True)):
         named = json.dumps(tool.name, ensure_ascii=False)[1:-1].encode() + form.middle
-        arguments = _json_by({**schema, "type": "object"}, form.separators)
+        arguments = _json_by({**_closed(schema), "type": "object"}, form.separators)
         calls.append(f"call_{place}: {_literal(named)} {rules.setdefault(arguments, f'arguments_{len(rules)}')}")
     return [*calls, *(f"{name}: {arguments}" for arguments, name in rules.items())]
+
+
+_OPENING = {"additionalProperties", "unevaluatedProperties", "patternProperties", "minProperties"}
+"""What tells of properties that have no name in a schema."""
+_COMBINING = {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "dependentSchemas"}
+"""What may name properties elsewhere."""
+
+
+def _closed(schema: Any) -> Any:
+    """`schema` without properties that it does not name, where it allows them by its silence: servers ignore or refuse
+    such arguments, and OpenAI's strict mode and xgrammar's know none."""
+    if not isinstance(schema, Mapping) or _COMBINING & schema.keys():
+        return schema
+    made = dict(schema)
+    properties, required = schema.get("properties"), schema.get("required", ())
+    if isinstance(properties, Mapping):
+        made["properties"] = {name: _closed(one) for name, one in properties.items()}
+        if not _OPENING & schema.keys() and set(required) <= properties.keys():
+            made["additionalProperties"] = False
+    if "items" in schema:
+        made["items"] = _closed(schema["items"])
+    return made
 
 
 def _json_by(schema: Mapping[str, Any], separators: tuple[str, str]) -> str:

@@ -15,9 +15,10 @@ from mcp_bridge.access.redaction import public_url
 from mcp_bridge.errors import kind_of
 from mcp_bridge.extras import require_extra
 
-from ..errors import ConfigError, wrong_fields
-from ..records import ToolPrompt
+from ..errors import ConfigError, ModelError, wrong_fields
+from ..records import Message, ToolPrompt
 from .endpoint import EndpointAgent, checked_system, checked_url
+from .grammar import ReplyGrammars
 from .models.loading import (
     LoadedModel,
     LoadedTokenizer,
@@ -42,12 +43,16 @@ _ENDPOINT_KEYS = {"base_url", "model", "api_key", "timeout_s", "extra_body", "he
 
 
 @asynccontextmanager
-async def open_agent(model: ModelSource = None, *, rows: int = 64) -> AsyncIterator[Agent]:
+async def open_agent(model: ModelSource = None, *, rows: int = 64, strict_tools: bool = False) -> AsyncIterator[Agent]:
     """An agent ready to speak, closed at the end. `rows`: how many conversations a local engine batches.
+    `strict_tools`: it can sample with `Sampling.strict_tools`.
 
-    Raises `ConfigError` for what names no model, `ModelError` for one that cannot be loaded.
+    Raises `ConfigError` for what names no model, and for `strict_tools` with one that cannot; `ModelError` for one that
+    cannot be loaded.
     """
     check_model_source(model)
+    if strict_tools:
+        require_strict(model)
     if _is_vllm(model) or model is None or isinstance(model, str | Path):
         require_extra("serve", "a local model", ConfigError)
     if _is_vllm(model):
@@ -56,7 +61,7 @@ async def open_agent(model: ModelSource = None, *, rows: int = 64) -> AsyncItera
         name, options = _vllm_options(model)
         spoken = await anyio.to_thread.run_sync(load_tokenizer, name)
         async with open_vllm(spoken.source, options, publishes=False) as policy:
-            yield _token_agent(policy, spoken)
+            yield await anyio.to_thread.run_sync(_token_agent, policy, spoken, strict_tools)
     elif isinstance(model, tuple | Mapping):
         async with EndpointAgent(**_endpoint_options(model)) as endpoint:
             yield endpoint
@@ -65,15 +70,49 @@ async def open_agent(model: ModelSource = None, *, rows: int = 64) -> AsyncItera
 
         loaded = await anyio.to_thread.run_sync(load_model, str(model) if model is not None else None)
         with EmbeddedEngine(loaded.model, max_rows=rows) as engine:
-            yield _token_agent(engine, loaded)
+            yield await anyio.to_thread.run_sync(_token_agent, engine, loaded, strict_tools)
     else:
         yield model
 
 
-def _token_agent(policy: Policy, spoken: LoadedModel | LoadedTokenizer) -> TokenAgent:
+def _token_agent(policy: Policy, spoken: LoadedModel | LoadedTokenizer, strict_tools: bool) -> TokenAgent:
     """An agent that speaks the model's language through `policy`."""
     renderer = make_renderer(spoken.tokenizer, family=spoken.family)
-    return TokenAgent(policy, renderer, spoken.name, tool_prompt=shown_by_default(spoken.tool_prompt))
+    # vLLM computes what is given as a tokenizer alone.
+    grammars = grammars_of_calls(spoken, in_vllm=isinstance(spoken, LoadedTokenizer)) if strict_tools else None
+    shown = shown_by_default(spoken.tool_prompt)
+    return TokenAgent(policy, renderer, spoken.name, tool_prompt=shown, grammars=grammars)
+
+
+def grammars_of_calls(
+    spoken: LoadedModel | LoadedTokenizer, *, in_vllm: bool, option: str = "strict_tools"
+) -> ReplyGrammars:
+    """For `option`, which errors name. Raises `ConfigError` for a model of whose calls no grammar can be made, and one
+    whose replies would not end in vLLM."""
+    renderer = make_renderer(spoken.tokenizer, family=spoken.family)
+    vocabulary = len(spoken.tokenizer)
+    if isinstance(spoken, LoadedModel):
+        vocabulary = spoken.model.get_input_embeddings().num_embeddings
+    fix = "set it to false, or use a model that writes the arguments of its calls as JSON, such as Qwen/Qwen3-0.6B"
+    stops = renderer.stop_token_ids
+    if in_vllm:  # which ends what follows a grammar with this token alone
+        stops = [spoken.tokenizer.eos_token_id]
+        if renderer.encode_reply(Message(role="assistant", content="Hello."), [])[-1:] != stops:
+            raise ConfigError(
+                f"{option} is true, and the template of {spoken.name} ends replies with another token "
+                f"than {spoken.tokenizer.eos_token!r}, the tokenizer's end token: in vLLM no reply that follows a "
+                "grammar would end; set it to false, or engine to embedded"
+            )
+    try:
+        grammars = ReplyGrammars.of(renderer, spoken.tokenizer, vocabulary=vocabulary, stop_token_ids=stops)
+    except ModelError as error:
+        raise ConfigError(f"{option} is true, and {spoken.name}: {error}; {fix}") from error
+    if not grammars.knows_calls:
+        raise ConfigError(
+            f"{option} is true, and {spoken.name} writes calls in a form of which no grammar can be made "
+            f"(renderer {renderer.family!r}); {fix}"
+        )
+    return grammars
 
 
 def named_source(text: str, where: str) -> ModelSource:
@@ -114,6 +153,16 @@ def require_place_of(model: Any) -> None:
     """Raises `ModelError` where `model` is a path that leads nowhere, before anything is started or downloaded."""
     if isinstance(model, str | Path):
         require_place(model)
+
+
+def require_strict(model: ModelSource) -> None:
+    """Raises `ConfigError` for an agent that may not know `Sampling.strict_tools`. `model`: a checked source."""
+    if hasattr(model, "start") and not isinstance(model, TokenAgent | EndpointAgent):
+        name = getattr(model, "name", "")
+        raise ConfigError(
+            f"strict_tools is true, and the agent {name!r} may not know it; give a model's folder or name, an "
+            "endpoint, or a TokenAgent with grammars"
+        )
 
 
 def model_label(model: ModelSource) -> str | None:

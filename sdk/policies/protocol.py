@@ -36,9 +36,9 @@ class Sampling:
     max_tokens: int = 256
     """The most tokens of one turn."""
     strict_tools: bool = False
-    """Where a reply of a `TokenAgent` begins a call, it becomes one of a tool that there is, with arguments that its
-    schema allows. Rollouts of GRPO may be sampled so (`rollouts.strict_tools`), measurements are not. It is the agent
-    that gives its policy the grammar; a policy itself does not read this."""
+    """Where a reply begins a call, it becomes one of a tool that there is, with arguments that its schema allows.
+    Rollouts of GRPO may be sampled so (`rollouts.strict_tools`), and evaluations. A `TokenAgent` gives its policy the
+    grammar, and an `EndpointAgent` sends `strict: true` with each tool; a policy itself does not read this."""
 
     def __post_init__(self) -> None:
         if not (self.temperature == 0 or LOWEST_TEMPERATURE <= self.temperature <= HIGHEST_TEMPERATURE):

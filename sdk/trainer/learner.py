@@ -22,9 +22,10 @@ import anyio.lowlevel
 import anyio.to_thread
 from transformers import PrinterCallback
 
-from ..errors import ConfigError, ModelError, ToolbakeError, plain_errors
+from ..errors import ToolbakeError, plain_errors
 from ..evaluation.measurement import MEASURED_TEMPERATURE
 from ..policies.grammar import ReplyGrammars
+from ..policies.model_source import grammars_of_calls
 from ..policies.models import LoadedModel, load_model
 from ..policies.models.saving import quiet_loading, unwritten
 from ..policies.models.smollm2 import embedded_folder
@@ -34,7 +35,7 @@ from ..policies.token_agent import TokenAgent
 from ..policies.tool_prompt import describe_trained
 from ..policies.vllm import VllmPolicy
 from ..process import give_freed_memory_back, let_idle_threads_go
-from ..records import Message, Task, TokenRow
+from ..records import Task, TokenRow
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.forks import how_worlds_are_copied
 from ..rollouts.run_context import RunContext
@@ -151,7 +152,8 @@ async def open_learner(
         check_fits(loaded.model)
     grammars = None
     if config.rollouts.strict_tools:
-        grammars = await anyio.to_thread.run_sync(grammars_of_calls, loaded, config.engine == "vllm")
+        make = partial(grammars_of_calls, loaded, in_vllm=config.engine == "vllm", option="rollouts.strict_tools")
+        grammars = await anyio.to_thread.run_sync(make)
     digest = None
     if config.weights_digests == "published":
         digest = await anyio.to_thread.run_sync(weights_digest, loaded.model)
@@ -172,33 +174,6 @@ async def open_learner(
         if holding_device() is not None:
             loaded.model.to(holding_device())  # the embedded engine has its own copy, on the GPU
         yield Learner(loaded, engine, config, context, grammars)
-
-
-def grammars_of_calls(loaded: LoadedModel, in_vllm: bool) -> ReplyGrammars:
-    """For `rollouts.strict_tools`. Raises `ConfigError` for a model of whose calls no grammar can be made, and one
-    whose replies would not end in vLLM."""
-    renderer = make_renderer(loaded.tokenizer, family=loaded.family)
-    vocabulary = loaded.model.get_input_embeddings().num_embeddings
-    fix = "set it to false, or train a model that writes the arguments of its calls as JSON, such as Qwen/Qwen3-0.6B"
-    stops = renderer.stop_token_ids
-    if in_vllm:  # which ends what follows a grammar with this token alone
-        stops = [loaded.tokenizer.eos_token_id]
-        if renderer.encode_reply(Message(role="assistant", content="Hello."), [])[-1:] != stops:
-            raise ConfigError(
-                f"rollouts.strict_tools is true, and the template of {loaded.name} ends replies with another token "
-                f"than {loaded.tokenizer.eos_token!r}, the tokenizer's end token: in vLLM no reply that follows a "
-                "grammar would end; set it to false, or engine to embedded"
-            )
-    try:
-        grammars = ReplyGrammars.of(renderer, loaded.tokenizer, vocabulary=vocabulary, stop_token_ids=stops)
-    except ModelError as error:
-        raise ConfigError(f"rollouts.strict_tools is true, and {loaded.name}: {error}; {fix}") from error
-    if not grammars.knows_calls:
-        raise ConfigError(
-            f"rollouts.strict_tools is true, and {loaded.name} writes calls in a form of which no grammar can be made "
-            f"(renderer {renderer.family!r}); {fix}"
-        )
-    return grammars
 
 
 class Learner:

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/small_systems.py [--systems NAME ...] [--seeds 2] [--runs FOLDER] [--alone]
     python tests/benchmarks/small_systems.py --systems "booking service" --seeds 3
-    python tests/benchmarks/small_systems.py --warm-start 30 [--seeds 2]
+    python tests/benchmarks/small_systems.py --warm-start 30 [--seeds 2] [--strict]
 
 Three systems are written for this and three are BFCL's APIs (`systems/`), with six to nine tools each. A task is one of
 five kinds in one of six wordings; two wordings of each kind are held out, and a wording is a family. `sdk.train` gets
@@ -15,7 +15,8 @@ which its default length was chosen.
 
 Each run is a process of its own whose folder stays, and its result is added to a file in `systems/`, so the same
 command goes on where it was stopped; delete a line to measure it again. A run takes about 15 minutes on two cores.
-`--seeds 0` shows the finished runs alone.
+`--seeds 0` shows the finished runs alone. `--strict` measures what they handed over once more, freely and with calls
+that are held to their schemas.
 """
 
 from __future__ import annotations
@@ -225,6 +226,30 @@ def run_missing(
             results.add(name, seed, row)
 
 
+def strict_table(systems: Sequence[str], runs: Path, seeds: int) -> str:
+    """Held-out success of the finished runs' models, freely and by `strict_tools`."""
+    import asyncio
+
+    import sdk
+    from sdk.synthesis.solution import solve_file_async
+
+    lines = ["| system | seed | free | strict |", "| --- | --- | --- | --- |"]
+    for name in systems:
+        for seed in range(seeds):
+            folder = _folder(runs, name, seed)
+            if not (folder / "run" / "report.json").is_file():
+                continue
+            tools = _systems()[name].tools()
+            tasks = asyncio.run(solve_file_async(tools, folder / "requests.jsonl"))
+            shown = []
+            for strict in (False, True):
+                how = {"model": folder / "run" / "model", "split": "heldout", "strict_tools": strict}
+                [measured] = sdk.evaluate(tools, tasks, expected, **how).conditions.values()
+                shown.append("" if measured.success is None else f"{100 * measured.success.interval.estimate:.1f} %")
+            lines.append(f"| {name} | {seed} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
 def _folder(runs: Path, name: str, seed: int) -> Path:
     return runs / name.partition(" (")[0].replace(" ", "-") / f"seed-{seed}"
 
@@ -238,6 +263,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=None, help=f"where runs are kept; by default {RUNS}")
     parser.add_argument("--alone", action="store_true", help="prompts and verifier alone, without demonstrations")
     parser.add_argument("--warm-start", type=int, metavar="STEPS", help="the warm start alone, on the tuning systems")
+    parser.add_argument("--strict", action="store_true", help="measure the finished runs also with strict_tools")
     parser.add_argument("--one", nargs=2, metavar=("NAME", "SEED"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     kind = "-alone" if options.alone else ""
@@ -249,6 +275,9 @@ def main() -> None:
         name, seed = options.one
         folder = _folder(runs, name, int(seed))
         train(name, int(seed), folder, alone=options.alone, warm_start=options.warm_start)
+        return
+    if options.strict:
+        print(strict_table(systems, runs, options.seeds))
         return
     results = Results(RESULTS.with_name(f"measured{kind}.jsonl"))
     run_missing(systems, options.seeds, runs, results, alone=options.alone, warm_start=options.warm_start)

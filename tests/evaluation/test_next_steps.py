@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from rollout_making import make_rollout
 
+from mcp_bridge import ToolResult
 from sdk.evaluation import TrainingSummary, build_report
 from sdk.evaluation.next_steps import next_steps
 from sdk.evaluation.report import note_conditions, report_of
-from sdk.records import Rollout, Task, Verdict
+from sdk.records import CallRecord, Rollout, Task, ToolCall, Verdict
 from sdk.traces.run_folder import RunFolder
 
 
@@ -36,6 +37,7 @@ def held_out(kind: str, scores: str) -> list[Rollout]:
 
 MIXED = [rollout for step in range(10) for kind in "ab" for rollout in practised(kind, "0110", step=step)]
 FAIR = held_out("a", "01100110") + held_out("b", "01100110")
+FAILED = held_out("a", "00001111") + held_out("b", "00001111")
 
 
 def advice(
@@ -110,6 +112,22 @@ def test_one_answer_to_tasks_that_expect_others_is_told(training: TrainingSummar
         answered(("", "no", 5), ("", "yes", 5)),
     ):
         assert not any("held-out answers are" in step for step in next_steps(MIXED, fair, training, **more))
+
+
+@pytest.mark.parametrize("training", [TrainingSummary(steps=10), None], ids=["GRPO", "warm start alone"])
+def test_calls_that_were_refused_send_to_strict_tools(training: TrainingSummary | None) -> None:
+    def refused(kind: Any, times: int) -> list[Rollout]:
+        result = ToolResult(text="refused", is_error=True, error_kind=kind)
+        call = CallRecord(turn=0, call=ToolCall(id="c", name="read"), result=result)
+        return [one.model_copy(update={"calls": [call] if n < times else []}) for n, one in enumerate(FAILED)]
+
+    more = {"threshold": 1.0, "learnt": 0.1, "lost": 0.0}
+    for kind in ("unknown_tool", "invalid_arguments"):
+        (one,) = next_steps(MIXED, FAIR + refused(kind, 4), training, **more)
+        assert one.startswith("4 of 16 failed held-out rollouts had a call of no tool, or with arguments")
+        assert "--strict-tools" in one
+        assert next_steps(MIXED, FAIR + refused(kind, 3), training, **more) == []
+    assert next_steps(MIXED, FAIR + refused("tool_error", 8), training, **more) == []
 
 
 @pytest.mark.parametrize(

@@ -333,7 +333,8 @@ NOT_IT = {"not": {"const": 4417}}
 
 
 def strict_tools(**parameters):
-    schema = {"type": "object", "properties": {"order_id": {"type": "integer", **parameters}}, "required": ["order_id"]}
+    properties = {"order_id": {"type": "integer", **parameters}, "note": {"type": "string"}}
+    schema = {"type": "object", "properties": properties, "required": ["order_id"]}
     return [{"type": "function", "function": {"name": "get_order", "parameters": schema, "strict": True}}]
 
 

@@ -21,6 +21,7 @@ from mcp_bridge import connect
 from mcp_bridge.records import Tool
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.grammar import ReplyGrammars
+from sdk.policies.model_source import grammars_of_calls
 from sdk.policies.models import load_model, save_model
 from sdk.policies.protocol import Sampling
 from sdk.policies.rendering import make_renderer
@@ -31,7 +32,6 @@ from sdk.traces import RunFolder
 from sdk.trainer.batch import Batch, BatchStats, TrainRow, build_batch
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.grpo import RolloutTrainer
-from sdk.trainer.learner import grammars_of_calls
 from sdk.trainer.micro_batches import Plan, collate_batch
 
 STRICT: dict[str, Any] = {
@@ -326,3 +326,50 @@ def test_an_agent_without_grammars_refuses_strict_tools(tools: list[Tool], tiny_
         agent = TokenAgent(engine, make_renderer(loaded.tokenizer, family=loaded.family), "desk")
         with pytest.raises(sdk.ConfigError, match="strict_tools is true, which 'desk' cannot sample"):
             agent.start(tools, sampling=Sampling(strict_tools=True), seed=0)
+
+
+def measured(tools_given: Any, model: Any, **options: Any) -> list[ToolCall]:
+    """The calls of an evaluation of four tasks."""
+    kept: list[Rollout] = []
+
+    async def verify(rollout: Rollout) -> float:
+        kept.append(rollout)
+        return float(painted_red(rollout))
+
+    limits = {"max_turns": 2, "max_turn_tokens": 150, "max_tokens": 300}
+    sdk.evaluate(tools_given, QUESTIONS[:4], verify, model=model, limits=limits, **options)
+    return calls_of(kept)
+
+
+def test_evaluations_are_held_to_valid_calls_also_behind_an_endpoint(caller_dir: Path, tools: list[Tool]) -> None:
+    free = measured([paint], str(caller_dir))
+    assert not any(valid(call, tools) for call in free)
+    held = measured([paint], str(caller_dir), strict_tools=True)
+    assert held
+    assert all(valid(call, tools) for call in held)
+    server = sdk.serve(caller_dir, port=0)
+    try:
+        served = measured([paint], (f"{server.url}/v1", server.model_name), strict_tools=True)
+    finally:
+        server.close()
+    assert [(call.name, call.arguments) for call in served] == [(call.name, call.arguments) for call in held]
+
+
+def test_an_evaluation_that_was_held_to_valid_calls_is_another_run(caller_dir: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"model": str(caller_dir), "limits": STRICT["limits"], "output_dir": tmp_path / "run"}
+    report = sdk.evaluate([paint], QUESTIONS[:1], painted_red, strict_tools=True, **how)
+    assert "strict_tools" in str(report)
+    with pytest.raises(sdk.ToolbakeError, match="strict_tools"):
+        sdk.evaluate([paint], QUESTIONS[:1], painted_red, **how)
+
+
+def test_agents_that_may_not_know_of_valid_calls_are_refused_before_there_is_a_folder(tmp_path: Path) -> None:
+    class Own:
+        name = "own"
+
+        def start(self, tools: Any, *, sampling: Any, seed: int) -> Any:
+            raise AssertionError("not started")
+
+    with pytest.raises(sdk.ToolbakeError, match="strict_tools is true, and the agent 'own' may not know it"):
+        sdk.evaluate([paint], QUESTIONS[:1], painted_red, model=Own(), strict_tools=True, output_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

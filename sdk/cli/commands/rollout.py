@@ -45,6 +45,7 @@ def rollout(
     handlers: options.HandlersName = None,
     connect_timeout: options.ConnectTimeout = 120.0,
     temperature: options.Temperature = 0.0,
+    strict_tools: options.StrictTools = False,
     seed: options.Seed = 0,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,
@@ -90,7 +91,7 @@ def rollout(
         "handlers": asked,
         "connect_timeout_s": connect_timeout,
     }
-    how |= {"temperature": temperature, "seed": seed}
+    how |= {"temperature": temperature, "strict_tools": strict_tools, "seed": seed}
     with printing_to_stderr():
         found = rollout(source, task, model=policy, verifier=judge, **how)
     if as_json:

@@ -93,6 +93,42 @@ async def test_calls_hold_against_their_schemas_whatever_the_model_is_inclined_t
         assert called == {tool.name for tool in TOOLS}
 
 
+ROOM = {"type": "object", "properties": {"room": {"type": "string", "enum": ["Ash"]}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "may"),
+    [
+        ({}, False),
+        ({"required": ["room"]}, False),
+        ({"additionalProperties": {"type": "integer"}}, True),
+        ({"additionalProperties": False}, False),
+        ({"patternProperties": {"^x": {}}}, True),
+        ({"required": ["room", "day"]}, True),
+        ({"allOf": [{"properties": {"day": {}}}]}, True),
+    ],
+)
+def test_arguments_that_a_schema_does_not_name_come_only_where_it_speaks_of_them(
+    renderer: Any, grammars: ReplyGrammars, schema: dict[str, Any], may: bool
+) -> None:
+    def takes(schema: dict[str, Any], arguments: dict[str, Any]) -> bool:
+        tool = Tool(name="book", description="", input_schema=schema)
+        call = ToolCall(id="call_0", name="book", arguments=arguments)
+        said = renderer.encode_reply(Message(role="assistant", tool_calls=[call]), [tool])
+        derivation = grammars.calls([tool]).begin()
+        for token in said:
+            if token not in renderer.stop_token_ids and not derivation.allowed()[token]:
+                return False
+            derivation.take(token, ends=token in renderer.stop_token_ids)
+        return True
+
+    one, two = {"room": "Ash", "x": 3}, {"room": "Ash", "day": 3}
+    assert (takes({**ROOM, **schema}, one) or takes({**ROOM, **schema}, two)) == may
+    nested = {"type": "object", "properties": {"in": {"type": "array", "items": {**ROOM, **schema}}}}
+    assert takes(nested, {"in": []})
+    assert (takes(nested, {"in": [one]}) or takes(nested, {"in": [two]})) == may
+
+
 async def test_text_that_reads_like_a_control_token_is_written_as_text(
     engine: EmbeddedEngine, grammars: ReplyGrammars, renderer: Any
 ) -> None:

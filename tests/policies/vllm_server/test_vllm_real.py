@@ -36,6 +36,7 @@ from vllm_training import TRAINING, assert_trained_on_what_was_published, traine
 import sdk
 from mcp_bridge.records import Tool
 from sdk.errors import PolicyFailure
+from sdk.policies.model_source import grammars_of_calls
 from sdk.policies.models import LoadedModel, load_model
 from sdk.policies.protocol import Completion, Sampling
 from sdk.policies.rendering import make_renderer
@@ -43,7 +44,6 @@ from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from sdk.policies.vllm.control import call
 from sdk.policies.vllm.published_weights import untied, write_checkpoint
 from sdk.records import Message
-from sdk.trainer.learner import grammars_of_calls
 
 pytestmark = pytest.mark.timeout(1200)
 in_the_loop_of_the_engine = pytest.mark.asyncio(loop_scope="module")

@@ -38,7 +38,7 @@ def choose(
     left_out: list[LeftOut] = []
     for tool in tools:
         described = with_users_word(tool, options)
-        reason = _reason_against(described, options)
+        reason = reason_against(described, options)
         if reason is None:
             kept.append(described)
         else:
@@ -67,7 +67,8 @@ def is_named(tool: str, names: Iterable[str]) -> bool:
     return any(fnmatchcase(tool, name) for name in names)
 
 
-def _reason_against(tool: Tool, options: ServerOptions) -> str | None:
+def reason_against(tool: Tool, options: ServerOptions) -> str | None:
+    """Why the options leave the tool out; None where they do not. `tool`: with the user's word in its annotations."""
     if denied := [name for name in options.deny if fnmatchcase(tool.name, name)]:
         return f"deny has {denied[0]!r}"
     if options.allow is not None and not is_named(tool.name, options.allow):

@@ -21,6 +21,7 @@ import json
 import logging
 import math
 import pickle
+import re
 import sys
 import threading
 from collections import deque
@@ -40,7 +41,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import PurePath
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Self
 from uuid import UUID
 
@@ -166,12 +167,20 @@ def _key(key: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, type):
+    if isinstance(value, type | FunctionType | MethodType):
         return f"{value.__module__}.{value.__qualname__}"
     kind: Any = type(value)
     if kind.__str__ is object.__str__ and kind.__repr__ is object.__repr__:
         raise NoForm(f"{kind_of(value)} has no public attributes and no text of its own")
-    return str(value)
+    text = str(value)
+    if _ADDRESS.search(text):  # it differs from world to world
+        if callable(value):  # such as functools.partial, which no call changes
+            return f"{kind.__module__}.{kind.__qualname__}"
+        raise NoForm(f"{kind_of(value)} has no public attributes, and its text has an address")
+    return text
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 
 
 _LOCK = threading.RLock()
@@ -800,9 +809,9 @@ def _all_methods(
                 )
             methods[method.tool.name] = method
     if strangers := sorted({*(offered or ()), *schemas, *reads} - {*methods}):
+        known = [name for one in examples.values() for name in public_methods(type(one))]
         raise SourceError(
-            f"no public method {', '.join(map(repr, strangers))} in {', '.join(examples)}; "
-            f"there are {', '.join(methods)}"
+            f"no public method {', '.join(map(repr, strangers))} in {', '.join(examples)}; there are {', '.join(known)}"
         )
     if not methods:
         raise SourceError(f"{', '.join(examples)}: no public methods, so there are no tools")

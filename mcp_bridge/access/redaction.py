@@ -41,7 +41,8 @@ _SHELL_FOLDERS = frozenset({"PWD", "OLDPWD"})
 _WHOLE_ASSIGNMENT = re.compile(r"-{0,2}(?P<name>[\w.-]+)=(?P<value>.+)", flags=re.DOTALL)
 # The values are looked ahead at, so that an assignment inside one (`--url=https://host?token=...`) is found too.
 _VALUE = r"(?=(?P<value>\"[^\"]*\"|'[^']*'|[^\s&;,\"'}]+))"
-_ASSIGNMENT = re.compile(r"(?P<name>[\w.-]+)[\"']?\s*[=:]\s*" + _VALUE)
+# It begins at no other place of an unbroken run, so that long base64 takes no longer than its reading.
+_ASSIGNMENT = re.compile(r"(?<![\w.-])(?P<name>[\w.-]++)[\"']?\s*+[=:]\s*" + _VALUE)
 _FLAG_IN_TEXT = re.compile(r"(?<![^\s\"'])--?(?P<name>[A-Za-z][\w-]*)\s+(?!--)" + _VALUE)
 _SCHEME_AND_TOKEN = re.compile(r"\b(?:bearer|basic)\s+(?P<value>[^\s\"',;]+)", flags=re.IGNORECASE)
 # A password may hold `/`, `?` and `#` as they are; what looks like a port begins no password then.

@@ -277,6 +277,11 @@ def _from_text(source: str) -> list[Spec]:
 def _from_file(path: Path) -> list[Spec]:
     if path.suffix.lower() in _YAML:
         return [OpenApiSpec("", str(path))]
+    if path.suffix.lower() == ".jsonl":
+        raise SourceError(
+            f"{str(path)!r} has lines of JSON, and an mcp.json is one object; a cassette is a source in Python as "
+            f"sandboxes.recorded.RecordedTwin({str(path)!r})"
+        )
     return [*read_file(path)]
 
 

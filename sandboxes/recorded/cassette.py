@@ -195,17 +195,18 @@ class Cassette:
     sessions: Sequence[RecordedSession]
     simulated: Sequence[CallLine] = ()
     """Answers that a model made up in earlier replays and that were kept."""
-    torn: bool = False
-    """The last line was cut off, as when the recorder was killed while it wrote. That line is left out."""
     path: Path | None = None
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Cassette:
-        """The cassette in a file. Raises `SourceError` with the line that is not valid."""
+        """The cassette in a file, without a last line that was cut off, as when the recorder was killed while it wrote:
+        a warning tells of it. Raises `SourceError` with the line that is not valid."""
         where = Path(path)
         try:
             # A line that was cut off may end in the midst of a letter.
             told, _, rest = where.read_bytes().rpartition(b"\n")
+            if _is_whole(rest):
+                told, rest = told + b"\n" + rest, b""
             whole = told.decode("utf-8")
         except FileNotFoundError:
             raise SourceError(f"there is no cassette {str(where)!r}; record one with `toolbake record`") from None
@@ -217,13 +218,23 @@ class Cassette:
                 f"{str(where)!r} does not begin with the header of a {FORMAT}, version {VERSION}; give a file that "
                 "`toolbake record` wrote"
             )
+        if rest.strip():
+            logger.warning("%s: the last line was cut off (%d bytes); it is left out", where, len(rest))
         headers = [line for line in lines if isinstance(line, Header)]
-        return cls(headers[-1], *_by_session(lines, where), torn=bool(rest.strip()), path=where)
+        return cls(headers[-1], *_by_session(lines, where), path=where)
 
     @property
     def calls(self) -> list[CallLine]:
         """The calls of all sessions, one session after the other."""
         return [call for session in self.sessions for call in session.calls]
+
+
+def _is_whole(line: bytes) -> bool:
+    """Whether a last line without a line break is one, as editors leave it, and not the beginning of one."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _parsed(line: str, number: int, where: Path) -> Header | SessionLine | CallLine:
@@ -415,6 +426,8 @@ class CassetteWriter:
                 f"the cassette {str(self.path)!r} holds a recording of other tools ({found.header.source}); "
                 "record into another file"
             )
+        if _is_whole(self.path.read_bytes().rpartition(b"\n")[2]):
+            append_whole(file, b"\n")
         self._cut_torn_line(file)
         said = {tool.name: tool.annotations for tool in kept}
         if adds and {tool.name: tool.annotations for tool in ours} != said:

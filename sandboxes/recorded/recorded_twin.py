@@ -359,6 +359,11 @@ class RecordedTwin(Sandbox):
         if found is not None:
             near, entry = found
             told = f"the nearest recorded call, {near:.2f} near, has the arguments {entry.call.arguments}"[:_SHOWN]
+            if canonical(entry.call.arguments) == canonical(arguments):
+                told = (
+                    "it was recorded after other changes. Calls of tools that nothing marks as reading count as "
+                    "changes: name those that only read in `reads`"
+                )
             if self._unseen == "nearest" and near >= self._nearest_at_least:
                 key = (at.place, name, canonical(arguments))
                 return self._played(name, arguments, key, entry, "nearest", told)

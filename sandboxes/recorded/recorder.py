@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,7 @@ from pydantic import TypeAdapter
 
 from mcp_bridge.control_tools import CONTROL_ENV, CONTROL_META, FAILURE_META, FORK_WORLD, OPEN_WORLD, WORLD_META
 from mcp_bridge.errors import BridgeError, SourceError, ungrouped
-from mcp_bridge.guard import with_users_word
+from mcp_bridge.guard import choose, reason_against, with_users_word
 from mcp_bridge.publishing.listener import listen, serve_app, stdio_streams
 from mcp_bridge.publishing.server import IDLE_S
 from mcp_bridge.publishing.translation import progress_of, tool_from_mcp
@@ -438,8 +438,14 @@ def _answered_elsewhere(*_: Any) -> Any:
 
 
 def as_tools(listed: Sequence[types.Tool], options: ServerOptions) -> list[Tool]:
-    """The server's tools as records, with the user's word in their annotations; control tools are left out."""
-    return [with_users_word(tool_from_mcp(tool), options) for tool in listed if CONTROL_META not in (tool.meta or {})]
+    """The server's tools as records, with the user's word in their annotations; control tools are left out, and those
+    that the options leave out."""
+    tools = [with_users_word(tool, options) for tool in _not_control(listed)]
+    return [tool for tool in tools if reason_against(tool, options) is None]
+
+
+def _not_control(listed: Sequence[types.Tool]) -> list[Tool]:
+    return [tool_from_mcp(tool) for tool in listed if CONTROL_META not in (tool.meta or {})]
 
 
 _SESSION_HEADER = "mcp-session-id"
@@ -473,6 +479,7 @@ async def serve_recorder(
             scrubber = Scrubber(lambda: (*secrets, *upstreams.secrets), scrub)
             session = (await upstreams.get(_FIRST)).session
             listed, told = session.listed, session.client.server_info
+            _, left_out = choose(_not_control(listed), spec.options, spec.label)
             writer = CassetteWriter(
                 path,
                 as_tools(listed, spec.options),
@@ -480,10 +487,12 @@ async def serve_recorder(
                 server={"name": told.name, "version": told.version} if told is not None else {},
                 scrubber=scrubber,
             )
-            recorder = _Recorder(upstreams, writer, _control_verbs(listed), is_http=port is not None)
+            recorder = _Recorder(upstreams, writer, listed, is_http=port is not None)
             app = recorder.make_server(session.client)
             where = f" at http://127.0.0.1:{port}/mcp" if port is not None else ""
             begun = f"recording {writer.scrubber.text(spec.label)} to {writer.path}{where}"
+            if left_out:
+                begun += "; left out: " + ", ".join(f"{one.tool} ({one.reason})" for one in left_out)
             try:
                 await _serve(app, upstreams, port, session.protocol_version, lambda: say(begun))
             finally:
@@ -535,10 +544,12 @@ class _Recorder:
     """Passes requests on and writes calls down."""
 
     def __init__(
-        self, upstreams: Upstreams, writer: CassetteWriter, verbs: Mapping[str, str], *, is_http: bool
+        self, upstreams: Upstreams, writer: CassetteWriter, listed: Sequence[types.Tool], *, is_http: bool
     ) -> None:
+        """`listed`: the server's tools at the beginning."""
         self._upstreams = upstreams
         self._writer = writer
+        self._listed, verbs = listed, _control_verbs(listed)
         # Who starts a server with this in its environment knows what control tools are for. To others each session has
         # a server of its own, whose world without a name is theirs.
         offers_control = os.environ.get(CONTROL_ENV) == "1"
@@ -590,8 +601,17 @@ class _Recorder:
 
     async def _list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
         page = await (await self._upstream(ctx)).list_tools(ctx, params.cursor if params is not None else None)
-        shown = [tool.model_copy(update={"execution": None}) for tool in page.tools if tool.name not in self._hidden]
-        return page.model_copy(update={"tools": shown})
+        shown = [tool for tool in page.tools if self._reason_against(tool.name, page.tools) is None]
+        return page.model_copy(update={"tools": [tool.model_copy(update={"execution": None}) for tool in shown]})
+
+    def _reason_against(self, name: str, listed: Sequence[types.Tool]) -> str | None:
+        """Why clients do not get a tool; None where they do. One that is not listed is judged by its name alone."""
+        if name in self._hidden:
+            return "it is a control tool"
+        options, found = self._upstreams.options, [tool for tool in listed if tool.name == name]
+        known = _not_control(found) or ([] if found else [Tool(name=name, description="", input_schema={})])
+        reasons = [reason_against(with_users_word(tool, options), options) for tool in known]
+        return next((reason for reason in reasons if reason is not None), None)
 
     def _forward(self, request: Any, result: Any) -> Callable[[Any, Any], Awaitable[Any]]:
         async def handle(ctx: Any, params: Any) -> Any:
@@ -615,8 +635,8 @@ class _Recorder:
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
         await self._leave_lost(ctx)
-        if params.name in self._hidden:
-            raise MCPError(types.INVALID_PARAMS, f"there is no tool {params.name!r}")
+        if (reason := self._reason_against(params.name, self._listed)) is not None:
+            raise MCPError(types.INVALID_PARAMS, f"the recorder does not call {params.name!r}: {reason}")
         world = str((ctx.meta or {}).get(WORLD_META, ""))
         if self._names_no_worlds:
             params = params.model_copy(
@@ -664,7 +684,7 @@ class _Recorder:
         try:
             upstream = await self._upstreams.get(self._key(ctx), answered_by(ctx), ctx.protocol_version)
             if upstream.learned is not upstream.session.listed:
-                upstream.learned = upstream.session.listed
+                upstream.learned = self._listed = upstream.session.listed
                 self._writer.learn(as_tools(upstream.session.listed, self._upstreams.options))
             return upstream
         except BridgeError as error:

@@ -20,22 +20,28 @@ _SHORTEST_SECRET = 6
 """Shorter values of an environment (`1`, `true`) are words that stand everywhere."""
 
 _SECRET_NAME = re.compile(
-    r"secret|passw|passphrase|pwd|credential|cookie|bearer|authori[sz]ation|jwt"
+    r"secret|passw|passphrase|(?<!by)(?<!com)(?<!over)pass$|pwd|credential|cookie|bearer|authori[sz]ation|jwt"
     r"|(api|access|private|signing|encryption|ssh|subscription|shared|master|service)[ _-]?keys?"
     r"|(?<!next )(?<!prev )(?<!previous )(?<!page )(?<!continuation )(?<!sync )(?<!cursor )\btoken$"
     r"|(api|access|auth|refresh|bearer|session) tokens$"
 )
 """Narrower than for commands: `issue_key` and `next_page_token` are data, without which nothing could be replayed."""
 
-_ASSIGNMENT = re.compile(
-    r"(?P<name>[A-Za-z][\w.-]*)(?:\\*[\"'])?\s*[=:]\s*"
-    # Looked ahead at, so that an assignment inside a value is found, too. true, false and null tell nothing.
-    r"(?=(?!(?:[Tt]rue|[Ff]alse|null|None)\b)"
+_NAMED = re.compile(r"(?<![\w.-])(?P<run>[\w.-]++)(?:\\*[\"'])?\s*+[=:]\s*")
+"""What may be a name, and what assigns. It is possessive, and begins at no other place of an unbroken run, so that
+100,000 characters of base64 take no longer than their reading."""
+_NAME = re.compile(r"[A-Za-z].*", flags=re.DOTALL)
+_VALUE = re.compile(
+    # true, false and null tell nothing.
+    r"(?!(?:[Tt]rue|[Ff]alse|null|None)\b)"
     # What begins in brackets; in quotes; in quotes inside a JSON text; or one word.
     r"(?:(?P<nested>[\[{])"
     r"|\"(?P<double>(?:[^\"\\]|\\.)*)\"|'(?P<single>[^']*)'|(?P<slashes>\\+)\"(?P<escaped>.*?)(?P=slashes)\""
-    r"|(?P<word>(?:[Bb]earer\s+|[Bb]asic\s+)?[^\s&;,\"'}\])<\\]+)))"
+    r"|(?P<word>(?:[Bb]earer\s+|[Bb]asic\s+)?[^\s&;,\"'}\])<\\]+))"
 )
+_FLAG = re.compile(r"(?<![^\s\"'])--?(?P<name>[A-Za-z][\w-]*+)\s++(?P<value>(?!-)[^\s&;,\"'}\])<\\]+)")
+_LONGER = ("[", "{", "Bearer", "bearer", "Basic", "basic")
+"""With these a value may go on behind the end of a word."""
 _VALUES = ("double", "single", "escaped", "word")
 _STRING = re.compile(r"\"((?:[^\"\\]|\\.)*)\"(?P<is_key>\s*:)?")
 _NUMBER = re.compile(r"-?\d[\d.eE+-]*")
@@ -46,6 +52,7 @@ _FORMS = re.compile(
     r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
     r"|\b(?:sk|pk|rk)[-_](?:[A-Za-z0-9]+[-_])*[A-Za-z0-9]{16,}"
     r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bxox[abprs]-[\w-]{10,}"
+    r"|\bxapp-[\w-]{10,}|\bnpm_[A-Za-z0-9]{20,}|\bpypi-[\w-]{20,}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bwhsec_[\w+/=]{16,}"
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bhf_[A-Za-z0-9]{20,}|\bAIza[\w-]{30,}",
     flags=re.DOTALL,
 )
@@ -126,14 +133,27 @@ def _is_number_in_json(text: str, start: int, stop: int) -> bool:
 
 
 def _assigned(text: str) -> Iterator[tuple[int, int]]:
-    """Values under the names of secrets: `password=...`, `"apiKey": "..."`, each text in `"tokens": ["...", "..."]`."""
-    for match in _ASSIGNMENT.finditer(text):
-        if not is_secret_name(match["name"], _SECRET_NAME):
+    """Values under the names of secrets: `password=...`, `--password ...`, `"apiKey": "..."`, and each text in
+    `"api_tokens": ["...", "..."]`."""
+    for flag in _FLAG.finditer(text):
+        if is_secret_name(flag["name"], _SECRET_NAME):
+            yield flag.span("value")
+    word_end = 0
+    for named in _NAMED.finditer(text):
+        name, at = _NAME.search(named["run"]), named.end()
+        # A word goes on to the same end where another assignment stands in it: `token=a=b=c`.
+        if name is None or (at < word_end and not text.startswith(_LONGER, at)):
+            continue
+        if not is_secret_name(name[0], _SECRET_NAME):
+            continue
+        match = _VALUE.match(text, at)
+        if match is None:
             continue
         if match["nested"]:
-            yield from _nested(text, match.end())
+            yield from _nested(text, at)
         else:
             yield from (match.span(group) for group in _VALUES if match[group])
+            word_end = match.end() if match["word"] else word_end
 
 
 def _nested(text: str, start: int) -> Iterator[tuple[int, int]]:

@@ -638,3 +638,31 @@ def test_json_is_its_own_form_and_a_new_object(value: Any) -> None:
     form = as_json(value)
     assert json.dumps(form) == json.dumps(value)
     assert form is not value or not isinstance(value, list | dict)
+
+
+class Hooked:
+    """Attributes whose texts have addresses."""
+
+    def __init__(self) -> None:
+        self.hook = lambda: 1
+        self.bound = self.inc
+        self.part = functools.partial(int, "1")
+        self.n = 0
+
+    def inc(self) -> int:
+        """Count."""
+        self.n += 1
+        return self.n
+
+
+def test_equal_worlds_have_equal_states_also_with_functions_in_them() -> None:
+    twin = ObjectTwin(Hooked)
+    first = twin.state()
+    assert "0x" not in str(first)
+    twin.reset()
+    assert twin.state() == first
+
+
+def test_a_method_that_is_not_there_is_told_with_those_that_are() -> None:
+    with pytest.raises(SourceError, match="no public method 'nope' in Hooked; there are inc"):
+        ObjectTwin(Hooked, methods=("nope",))

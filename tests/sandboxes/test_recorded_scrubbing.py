@@ -58,6 +58,10 @@ def test_secrets_that_overlap_in_a_text_leave_no_half() -> None:
         ("the key sk-live-abcdefghijklmnop1234 works", "the key *** works"),
         ("ghp_abcdefghijklmnopqrstuvwx", "***"),
         ("AKIAABCDEFGHIJKLMNOP", "***"),
+        ("npm_abcdefghijklmnopqrstuvwxyz", "***"),
+        ("mysql --password hunter2 -u ann", "mysql --password *** -u ann"),
+        ("dbpass=hunter2; bypass=yes", "dbpass=***; bypass=yes"),
+        ("token=api_key=Bearer b", "token=***"),
         ("eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl", "***"),
         ("-----BEGIN PRIVATE KEY-----\nMIIE\nabc\n-----END PRIVATE KEY-----\nafter", "***\nafter"),
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIE and the rest was cut", "***"),
@@ -124,3 +128,9 @@ def test_a_known_secret_is_found_as_a_url_and_as_json_write_it() -> None:
 def test_a_pattern_that_cannot_work_is_refused(pattern: str, complaint: str) -> None:
     with pytest.raises(SourceError, match=complaint):
         Scrubber(patterns=[pattern])
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("text", ["x" * 300_000, "ab-_" * 75_000, "token=a" * 40_000, "a:" * 100_000, '\\"' * 100_000])
+def test_long_texts_take_no_longer_than_their_reading(text: str) -> None:
+    assert Scrubber().text(f"{text} password=hunter2").endswith(" password=***")

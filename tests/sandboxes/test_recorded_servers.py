@@ -205,7 +205,9 @@ async def test_over_http_worlds_of_a_server_that_keeps_them_apart_are_sessions_o
     assert [len(session.calls) for session in Cassette.read(tmp_path / "desk.jsonl").sessions] == [2, 2]
 
 
-async def test_a_killed_recorder_leaves_a_cassette_that_can_be_read_and_gone_on_with(tmp_path: Path) -> None:
+async def test_a_killed_recorder_leaves_a_cassette_that_can_be_read_and_gone_on_with(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     cassette = tmp_path / "cassette.jsonl"
     command = recorder(node_command("server-everything"), cassette)
     await anyio.to_thread.run_sync(_kill_after_a_call, command, "before the end")
@@ -213,12 +215,48 @@ async def test_a_killed_recorder_leaves_a_cassette_that_can_be_read_and_gone_on_
         file.write('{"kind":"call","session":"half of a l\u00e9'.encode()[:-1])  # in the midst of a letter, too
 
     found = Cassette.read(cassette)
-    assert found.torn
+    assert "the last line was cut off" in caplog.text
+    caplog.clear()
     assert [one.arguments for one in found.calls] == [{"message": "before the end"}]
     await play(recorder(node_command("server-everything"), cassette), [("echo", {"message": "after it"})])
     found = Cassette.read(cassette)
-    assert not found.torn
+    assert not caplog.text
     assert [one.arguments["message"] for one in found.calls] == ["before the end", "after it"]
+
+
+TWO_TOOLS = """
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("desk")
+
+@server.tool()
+def look(text: str) -> str:
+    "Look."
+    return text + "!"
+
+@server.tool()
+def delete_all() -> str:
+    "Delete."
+    return "deleted"
+
+server.run()
+"""
+
+
+async def test_tools_that_an_mcp_json_leaves_out_are_not_there_behind_the_recorder(tmp_path: Path) -> None:
+    (tmp_path / "desk.py").write_text(TWO_TOOLS)
+    entry = {"command": sys.executable, "args": [str(tmp_path / "desk.py")], "toolbake": {"deny": ["delete_*"]}}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"desk": entry}}))
+    words = ["-m", "toolbake", "record", str(tmp_path / "mcp.json"), "--to", str(tmp_path / "c.jsonl")]
+    with (tmp_path / "stderr").open("w") as errors:
+        async with Client(stdio_client(StdioServerParameters(command=sys.executable, args=words), errors)) as client:
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["look"]
+            with pytest.raises(Exception, match=r"does not call 'delete_all': deny has 'delete_\*'"):
+                await client.call_tool("delete_all", {})
+            await client.call_tool("look", {"text": "here"})
+    assert "left out: delete_all (deny has 'delete_*')" in (tmp_path / "stderr").read_text()
+    found = Cassette.read(tmp_path / "c.jsonl")
+    assert ([tool.name for tool in found.header.tools], [one.tool for one in found.calls]) == (["look"], ["look"])
 
 
 @pytest.mark.parametrize(

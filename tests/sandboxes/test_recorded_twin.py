@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noting import Notes, record_notes
 
+import mcp_bridge
 import sdk
 from mcp_bridge import connect
 from mcp_bridge.errors import SourceError, ToolFailure
@@ -319,7 +320,36 @@ async def test_a_full_disk_loses_the_call_that_did_not_fit_and_leaves_the_casset
             await world.call(*ADD)
         await world.call("tick", {})
     found = Cassette.read(path)
-    assert ([call.tool for call in found.calls], found.torn) == (["list_notes", "tick"], False)
+    assert [call.tool for call in found.calls] == ["list_notes", "tick"]
+    assert path.read_bytes().endswith(b"\n")
+
+
+async def test_a_last_line_without_a_line_break_is_one_where_it_is_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "notes.jsonl"
+    await record_notes(path, [ADD, ("list_notes", {})])
+    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+    assert [call.tool for call in Cassette.read(path).calls] == ["add_note", "list_notes"]
+    await record_notes(path, [("tick", {})])
+    assert sorted(call.tool for call in Cassette.read(path).calls) == ["add_note", "list_notes", "tick"]
+    assert not caplog.text
+
+
+async def test_a_cassette_given_as_a_source_is_told_what_it_is(tmp_path: Path) -> None:
+    await record_notes(tmp_path / "notes.jsonl", [ADD])
+    with pytest.raises(SourceError, match=r"has lines of JSON.*RecordedTwin"):
+        async with mcp_bridge.connect(str(tmp_path / "notes.jsonl")):
+            pass
+
+
+async def test_what_was_recorded_after_other_changes_is_told_so(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    await record_notes(path, [ADD, ADD, ("list_notes", {})])
+    twin = RecordedTwin(path, writes=("list_notes",))
+    twin.call_now(*ADD)
+    with pytest.raises(NotRecorded, match=r"it was recorded after other changes.*name those that only read"):
+        twin.call_now("list_notes", {})
 
 
 async def test_a_line_that_another_recorder_left_cut_off_is_left_out_before_the_next_is_written(tmp_path: Path) -> None:

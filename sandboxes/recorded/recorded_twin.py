@@ -361,8 +361,8 @@ class RecordedTwin(Sandbox):
             told = f"the nearest recorded call, {near:.2f} near, has the arguments {entry.call.arguments}"[:_SHOWN]
             if canonical(entry.call.arguments) == canonical(arguments):
                 told = (
-                    "it was recorded after other changes. Calls of tools that nothing marks as reading count as "
-                    "changes: name those that only read in `reads`"
+                    "the same call was recorded after other changes, which are calls of all tools that nothing marks "
+                    "as reading; name those that only read in `reads`"
                 )
             if self._unseen == "nearest" and near >= self._nearest_at_least:
                 key = (at.place, name, canonical(arguments))

@@ -348,7 +348,7 @@ async def test_what_was_recorded_after_other_changes_is_told_so(tmp_path: Path) 
     await record_notes(path, [ADD, ADD, ("list_notes", {})])
     twin = RecordedTwin(path, writes=("list_notes",))
     twin.call_now(*ADD)
-    with pytest.raises(NotRecorded, match=r"it was recorded after other changes.*name those that only read"):
+    with pytest.raises(NotRecorded, match=r"the same call was recorded after other changes.*in `reads`"):
         twin.call_now("list_notes", {})
 
 

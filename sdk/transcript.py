@@ -34,6 +34,9 @@ def transcript(rollout: Rollout, *, piece_limit: int = 40) -> str:
             pieces += _user_pieces(turns.pop(0))
         pieces += _message_pieces(message, results)
         answered = answered or message.role == "assistant"
+    last = next((one.content for one in reversed(rollout.messages) if one.role == "assistant"), "")
+    if rollout.answer.strip() and rollout.answer.strip() != last.strip():
+        pieces.append(("answer", rollout.answer))  # an agent's own, or what a tool gave: it is what counts
     left_out = len(pieces) - piece_limit
     lines = [_labelled(label, cut(text, _TEXT_LIMIT)) for label, text in pieces]
     if left_out > 0:

@@ -397,6 +397,8 @@ class HostedRollout:
             self.overruled.add("a seed")
         if request.tool_choice == "required":
             self.overruled.add("tool_choice required (no call is forced)")
+        without = ("presence_penalty", "frequency_penalty", "logit_bias", "stop_token_ids")
+        self.overruled |= {f"{name} (rollouts have none)" for name in without if getattr(request, name)}
 
     # Calls of tools
 

@@ -61,16 +61,18 @@ def as_program(agent: Any) -> AgentProgram:
 
 
 def told_task(task: Task) -> Task:
-    """The task as an agent gets it: without what is expected, a right solution, and what its user holds back."""
-    return task.model_copy(update={"expected": {}, "demonstration": [], "user": None})
+    """The task as an agent gets it: without what is expected, a right solution, and what its user holds back. It is a
+    copy of its own: what an agent puts into its messages is in no other rollout's."""
+    told = task.model_copy(update={"expected": {}, "demonstration": [], "user": None})
+    return told.model_copy(deep=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class FunctionAgent:
-    """A Python function. Async ones run in an event loop of their own, in a thread: one that blocks holds up no
-    rollout of other agents' models and worlds. Plain ones run in a thread each."""
+    """A Python function. Async ones share an event loop of their own, in a thread: one that blocks holds up the other
+    async agents, and neither models nor worlds. Plain ones run in a thread each."""
 
     def __init__(self, function: Any) -> None:
         try:

@@ -16,6 +16,8 @@ import sdk
 from sdk.evaluation.conditions import errors_of
 from sdk.policies.scripted import END_TOKEN, ByteRenderer, ScriptedAgent, ScriptedPolicy
 from sdk.policies.token_agent import TokenAgent
+from sdk.records import Message
+from sdk.transcript import rollout_text
 
 
 def post(endpoint, key=None, path="/chat/completions", **more):
@@ -327,14 +329,47 @@ async def test_settings_of_sampling_that_a_rollout_does_not_follow_are_named_onc
         async with model_at(endpoint) as model:
             asked = {"model": endpoint.model, "messages": [{"role": "user", "content": "Hi"}]}
             for _ in range(2):
-                await model.chat.completions.create(**asked, temperature=0.7, top_p=1.0, seed=5)
+                await model.chat.completions.create(**asked, temperature=0.7, top_p=1.0, seed=5, presence_penalty=0.5)
         return "Done."
 
     await sdk.evaluate_async(get_order, ["1", "2"], lambda _: 1.0, model=ScriptedAgent(["Hi."] * 2), agent=agent)
     said = [record.getMessage() for record in caplog.records if "asks for" in record.getMessage()]
-    assert len(said) == 2
+    assert len(said) == 3
     assert "the agent agent asks for a seed; what is sampled" in said[0]
-    assert "temperature 0.7 (it is 0)" in said[1]
+    assert "presence_penalty (rollouts have none)" in said[1]
+    assert "temperature 0.7 (it is 0)" in said[2]
+
+
+async def test_an_agent_that_writes_into_its_task_changes_no_other_rollout(tmp_path):
+    async def agent(task, endpoint):
+        messages = task.opening()
+        messages[-1].content += " Be brief."
+        task.prompt.insert(0, Message(role="system", content="Hurry."))
+        task.tags["kind"], task.setup["seed"] = "mine", 5
+        async with model_at(endpoint) as model:
+            asked = [message.as_openai() for message in messages]
+            reply = await model.chat.completions.create(model=endpoint.model, messages=asked)
+        return reply.choices[0].message.content
+
+    kept = []
+    task = sdk.Task(prompt=[Message(role="user", content="Hi.")], tags={"kind": "yours"})
+    models = {"a": ScriptedAgent(["Hi."] * 2), "b": ScriptedAgent(["Hi."] * 2)}
+    how = {"models": models, "agent": agent, "samples": 2, "concurrency": 1}
+    await sdk.evaluate_async(get_order, [task], lambda rollout: kept.append(rollout) or 1.0, **how)
+    assert [one.messages[0].content for one in kept] == ["Hi. Be brief."] * 4
+    assert [(len(one.task.prompt), one.task.tags, one.task.setup) for one in kept] == [(1, {"kind": "yours"}, {})] * 4
+
+
+async def test_the_answer_that_is_judged_is_shown_where_the_model_said_another():
+    async def agent(task, endpoint):
+        async with model_at(endpoint) as model:
+            asked = [message.as_openai() for message in task.opening()]
+            await model.chat.completions.create(model=endpoint.model, messages=asked)
+        return "log line: starting"
+
+    found = await sdk.rollout_async(get_order, "Hi", model=ScriptedAgent(["Hello."]), agent=agent)
+    shown = rollout_text(found).splitlines()
+    assert shown[1:3] == ["assistant: Hello.", "answer:    log line: starting"]
 
 
 async def test_a_call_that_is_required_is_left_to_the_model_and_the_log_says_so(caplog):

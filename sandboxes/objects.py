@@ -166,6 +166,9 @@ def _key(key: Any) -> str:
     return json.dumps([_key(part) for part in key]) if isinstance(key, tuple) else _text(key)
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
+
+
 def _text(value: Any) -> str:
     if isinstance(value, type | FunctionType | MethodType):
         return f"{value.__module__}.{value.__qualname__}"
@@ -178,9 +181,6 @@ def _text(value: Any) -> str:
             return f"{kind.__module__}.{kind.__qualname__}"
         raise NoForm(f"{kind_of(value)} has no public attributes, and its text has an address")
     return text
-
-
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{6,}")
 
 
 _LOCK = threading.RLock()

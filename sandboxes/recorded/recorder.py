@@ -601,17 +601,18 @@ class _Recorder:
 
     async def _list_tools(self, ctx: Any, params: Any) -> types.ListToolsResult:
         page = await (await self._upstream(ctx)).list_tools(ctx, params.cursor if params is not None else None)
-        shown = [tool for tool in page.tools if self._reason_against(tool.name, page.tools) is None]
+        shown = [tool for tool in page.tools if self._reason_against(tool.name, tool) is None]
         return page.model_copy(update={"tools": [tool.model_copy(update={"execution": None}) for tool in shown]})
 
-    def _reason_against(self, name: str, listed: Sequence[types.Tool]) -> str | None:
+    def _reason_against(self, name: str, tool: types.Tool | None) -> str | None:
         """Why clients do not get a tool; None where they do. One that is not listed is judged by its name alone."""
         if name in self._hidden:
             return "it is a control tool"
-        options, found = self._upstreams.options, [tool for tool in listed if tool.name == name]
-        known = _not_control(found) or ([] if found else [Tool(name=name, description="", input_schema={})])
-        reasons = [reason_against(with_users_word(tool, options), options) for tool in known]
-        return next((reason for reason in reasons if reason is not None), None)
+        if tool is not None and CONTROL_META in (tool.meta or {}):
+            return None
+        known = Tool(name=name, description="", input_schema={}) if tool is None else tool_from_mcp(tool)
+        options = self._upstreams.options
+        return reason_against(with_users_word(known, options), options)
 
     def _forward(self, request: Any, result: Any) -> Callable[[Any, Any], Awaitable[Any]]:
         async def handle(ctx: Any, params: Any) -> Any:
@@ -635,7 +636,8 @@ class _Recorder:
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
         await self._leave_lost(ctx)
-        if (reason := self._reason_against(params.name, self._listed)) is not None:
+        listed = next((tool for tool in self._listed if tool.name == params.name), None)
+        if (reason := self._reason_against(params.name, listed)) is not None:
             raise MCPError(types.INVALID_PARAMS, f"the recorder does not call {params.name!r}: {reason}")
         world = str((ctx.meta or {}).get(WORLD_META, ""))
         if self._names_no_worlds:

@@ -206,8 +206,7 @@ def _one_answer(heldout: Iterable[Rollout], kind_of: Callable[[Task], str]) -> l
 
 def _refused_calls(heldout: Iterable[Rollout], threshold: float) -> list[str]:
     failed = [one for one in heldout if one.scored and not is_success(one, threshold)]
-    kinds = ("unknown_tool", "invalid_arguments")
-    refused = sum(any(record.result.error_kind in kinds for record in one.calls) for one in failed)
+    refused = sum(not one.error_kinds.keys().isdisjoint({"unknown_tool", "invalid_arguments"}) for one in failed)
     if refused < _FEW or refused < _REFUSED * len(failed):
         return []
     return [

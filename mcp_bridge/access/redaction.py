@@ -33,20 +33,21 @@ _BEGINS = r"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=%[0-9A-Fa-f]{2})|(?<=\\u[0-9
 
 _SECRET_WORDS = re.compile(
     r"secret|passw|passphrase|pwd|credential|cookie|bearer|authori[sz]ation|api ?key|token(?!s|iz)"
-    r"|(api|access|auth|refresh|bearer|session) tokens|(?<!by)(?<!com)(?<!over)pass$|\b(auth|headers?|keys?|pat)$"
+    r"|(api|access|auth|refresh|bearer|session) tokens|(?<!by)(?<!com)(?<!over)pass$"
+    r"|\b(auth|headers?|keys?|pat|pw|otp|pin)$"
 )
 _SHELL_FOLDERS = frozenset({"PWD", "OLDPWD"})
 """A shell's own variables: folders, where `pwd` elsewhere is a password."""
 
 _WHOLE_ASSIGNMENT = re.compile(r"-{0,2}(?P<name>[\w.-]+)=(?P<value>.+)", flags=re.DOTALL)
-# The values are looked ahead at, so that an assignment inside one (`--url=https://host?token=...`) is found too.
-_VALUE = r"(?=(?P<value>\"[^\"]*\"|'[^']*'|[^\s&;,\"'}]+))"
-# It begins at no other place of an unbroken run, so that long base64 takes no longer than its reading.
-_ASSIGNMENT = re.compile(r"(?<![\w.-])(?P<name>[\w.-]++)[\"']?\s*+[=:]\s*" + _VALUE)
-_FLAG_IN_TEXT = re.compile(r"(?<![^\s\"'])--?(?P<name>[A-Za-z][\w-]*)\s+(?!--)" + _VALUE)
+# It begins at no other place of an unbroken run, and values are read of secrets alone, so that no text takes longer
+# than its reading. A server may send any.
+_ASSIGNMENT = re.compile(r"(?<![\w.-])(?P<name>[\w.-]++)[\"']?\s*+[=:]\s*")
+_FLAG_IN_TEXT = re.compile(r"(?<![^\s\"'])--?(?P<name>[A-Za-z][\w-]*+)\s++(?!--)")
+_VALUE = re.compile(r"\"[^\"]*\"|'[^']*'|(?P<word>[^\s&;,\"'}]+)")
 _SCHEME_AND_TOKEN = re.compile(r"\b(?:bearer|basic)\s+(?P<value>[^\s\"',;]+)", flags=re.IGNORECASE)
 # A password may hold `/`, `?` and `#` as they are; what looks like a port begins no password then.
-_USERINFO = re.compile(r"(?<=://)(?P<value>[^/\s?#\"']+|[^/\s?#\"':@]+:(?!\d+[/?#])[^\s\"'@]+)(?=@)")
+_USERINFO = re.compile(r"(?<=://)(?P<value>[^/\s?#\"']+|[^/\s?#\"':@]++:(?!\d+[/?#])(?:(?!://)[^\s\"'@])+)(?=@)")
 
 
 _LONG_WORD = re.compile(rf"[A-Za-z0-9_+=~-]{{{_SAFE_ANYWHERE},}}")
@@ -107,16 +108,12 @@ def argument_secrets(arguments: Sequence[str], *, names: bool = True) -> tuple[s
 def text_secrets(text: str, *, names: bool = True) -> tuple[str, ...]:
     """The secrets inside one string; for a URL with a user, the password alone too. `names`: also the user of a URL
     without a password, which may be a name as well as a token; a token is a secret either way."""
+    users = [match["value"].partition(":") for match in _USERINFO.finditer(text)]
+    plain = {form for user, colon, _ in users if not (colon or names or _is_token(user)) for form in _forms(user)}
     found: list[str] = []
     for start, stop in _secret_spans(text):
-        found += _forms(text[start:stop])
-    for match in _USERINFO.finditer(text):
-        user, colon, password = match["value"].partition(":")
-        if colon:
-            found += _forms(password)
-        elif not (names or _is_token(user)):
-            found = [one for one in found if one not in _forms(user)]
-    return tuple(found)
+        found += [form for form in _forms(text[start:stop]) if form not in plain]
+    return (*found, *(form for _, colon, password in users if colon for form in _forms(password)))
 
 
 def is_weak(secret: str) -> bool:
@@ -195,7 +192,9 @@ def redacted_command(text: str, secrets: Iterable[str]) -> str:
 
 
 def _escaped_letter(letter: re.Match[str]) -> str:
-    return rf"(?:\\*{re.escape(letter[0])}|\\u(?i:{ord(letter[0]):04x}))"
+    # A run of backslashes before the first letter is read once, not again from each of them.
+    begins = "" if letter.start() else r"(?<!\\)"
+    return rf"(?:{begins}\\*{re.escape(letter[0])}|\\u(?i:{ord(letter[0]):04x}))"
 
 
 def _follow_secret_flag(arguments: Sequence[str]) -> Iterator[bool]:
@@ -215,9 +214,15 @@ def _secret_spans(text: str) -> list[tuple[int, int]]:
     whole = _WHOLE_ASSIGNMENT.fullmatch(text)
     if whole is not None and is_secret_name(whole["name"]):
         return [whole.span("value")]
-    named = [match for rule in (_ASSIGNMENT, _FLAG_IN_TEXT) for match in rule.finditer(text)]
-    found = [match.span("value") for match in named if is_secret_name(match["name"])]
-    found += [match.span("value") for rule in (_SCHEME_AND_TOKEN, _USERINFO) for match in rule.finditer(text)]
+    found = [match.span("value") for rule in (_SCHEME_AND_TOKEN, _USERINFO) for match in rule.finditer(text)]
+    for rule in (_ASSIGNMENT, _FLAG_IN_TEXT):
+        word_end = 0
+        for match in rule.finditer(text):
+            # What stands in a word goes on to its end, too: `token=a=b`. Others are found inside a value that is none:
+            # `--url=https://host?token=...`.
+            if match.end() >= word_end and is_secret_name(match["name"]) and (value := _VALUE.match(text, match.end())):
+                found.append(value.span())
+                word_end = value.end() if value["word"] else word_end
     return found
 
 
@@ -337,8 +342,9 @@ def warn_of_weak(credentials: Iterable[str], label: str) -> bool:
     is_any = any(len(one) >= SHORTEST_SECRET and is_weak(one) for one in credentials)
     if is_any:
         logger.warning(
-            "%s has a credential that is an ordinary word. Its results may hold that word for other reasons, so it is "
-            "hidden in logs and errors alone; where its tools may repeat the credential, give it a random one",
+            "%s has a credential that is an ordinary word or a short number. Its results may hold it for other "
+            "reasons, so it is hidden in logs and errors alone; where its tools may repeat the credential, give it a "
+            "random one",
             label,
         )
     return is_any

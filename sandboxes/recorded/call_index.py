@@ -13,7 +13,7 @@ import fnmatch
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +41,7 @@ Key = tuple[str, str, str]
 class Index:
     """The recorded calls by place, tool and arguments."""
 
-    def __init__(
-        self, sessions: Sequence[RecordedSession], changes: Callable[[str, RecordedResult | None], bool]
-    ) -> None:
-        """`changes`: whether a call of a tool with this result may have changed something; None: it got no result."""
+    def __init__(self, sessions: Sequence[RecordedSession], changes: Effects) -> None:
         self._changes = changes
         self._parents: dict[str, str] = {}
         self.sessions = [session.name for session in sessions]
@@ -91,8 +88,11 @@ class Index:
 
     def _add(self, session: RecordedSession) -> None:
         place = self.root(canonical(dict(session.setup)))
+        after_gaps = {last + 1 for _, last in session.gaps} if self._changes.any_tool else frozenset()
         for call in session.calls:
             given = canonical(call.arguments)
+            if call.order in after_gaps:
+                place = self._step(place, "", "", f"calls not written before {session.name}/{call.order}")
             if call.result is None:
                 self.failures[call.tool] += 1
                 if self._changes(call.tool, None):
@@ -137,6 +137,8 @@ class Effects:
             for tool in tools
             if (tool.annotations.read_only or is_named(tool.name, reads)) and not is_named(tool.name, writes)
         }
+        self.any_tool = len(self._reading) < len(names)
+        """Whether there is a tool that may change something."""
         self.unmarked = [
             tool.name
             for tool in tools
@@ -145,6 +147,7 @@ class Effects:
         """Tools that say nothing of themselves, and so count as changing something."""
 
     def __call__(self, tool: str, result: RecordedResult | None) -> bool:
+        """Whether a call of a tool with this result may have changed something; None: it got no result."""
         if tool in self._reading:
             return False
         return result is None or not result.is_error or self._errors_change

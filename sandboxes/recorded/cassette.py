@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -29,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from mcp_bridge.appended_files import append_whole, cut_torn_line
 from mcp_bridge.errors import SourceError
 from mcp_bridge.records import ErrorKind, Tool, ToolResult
+from mcp_bridge.safe_text import and_more
 from mcp_bridge.world import Setup, World, WorldSource
 
 from ..wrapping import WrappedSource, WrappedWorld
@@ -183,6 +185,13 @@ class RecordedSession:
     setup: Mapping[str, Any] = field(default_factory=dict)
     calls: Sequence[CallLine] = ()
 
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """Calls that were made and never written, before one that was: from the first to the last `order` of each
+        gap."""
+        orders = [-1, *(call.order for call in self.calls)]
+        return [(one + 1, other - 1) for one, other in itertools.pairwise(orders) if other > one + 1]
+
 
 @dataclass(frozen=True)
 class Cassette:
@@ -199,8 +208,9 @@ class Cassette:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Cassette:
-        """The cassette in a file, without a last line that was cut off, as when the recorder was killed while it wrote:
-        a warning tells of it. Raises `SourceError` with the line that is not valid."""
+        """The cassette in a file, without a last line that was cut off, as when the recorder was killed while it wrote.
+        Warnings tell of it, and of calls that were never written. Raises `SourceError` with the line that is not valid.
+        """
         where = Path(path)
         try:
             # A line that was cut off may end in the midst of a letter.
@@ -221,7 +231,18 @@ class Cassette:
         if rest.strip():
             logger.warning("%s: the last line was cut off (%d bytes); it is left out", where, len(rest))
         headers = [line for line in lines if isinstance(line, Header)]
-        return cls(headers[-1], *_by_session(lines, where), path=where)
+        sessions, simulated = _by_session(lines, where)
+        for session in sessions:
+            if gaps := [str(first) if first == last else f"{first} to {last}" for first, last in session.gaps]:
+                logger.warning(
+                    "%s: the session %s lacks calls that were made and never written, as by a recorder that was "
+                    "killed: order %s. What they changed is unknown, so a recorded twin answers no call after them, "
+                    "unless all tools only read; record the session again",
+                    where,
+                    session.name,
+                    and_more(gaps, 10),
+                )
+        return cls(headers[-1], sessions, simulated, path=where)
 
     @property
     def calls(self) -> list[CallLine]:
@@ -540,7 +561,9 @@ class RecordingWorld(WrappedWorld):
     async def call(
         self, name: str, arguments: Mapping[str, Any], *, call_id: str | None = None, timeout_s: float | None = None
     ) -> ToolResult:
-        order, self._begun = self._begun, self._begun + 1
+        # A call whose arguments are not an object, or whose tool is not a name, has nothing to be matched by.
+        is_written = isinstance(name, str) and isinstance(arguments, Mapping)
+        order, self._begun = self._begun, self._begun + is_written
         began = time.perf_counter()
         outcome: ToolResult | BaseException
         try:
@@ -549,8 +572,7 @@ class RecordingWorld(WrappedWorld):
             outcome = error
             raise
         finally:
-            # A call whose arguments are not an object, or whose tool is not a name, has nothing to be matched by.
-            if isinstance(name, str) and isinstance(arguments, Mapping):
+            if is_written:
                 took = time.perf_counter() - began
                 self._lines.append(self._writer.add_call(self._session, order, name, arguments, outcome, took))
         return result

@@ -329,6 +329,12 @@ def only_server(source: Any, server: str | None) -> ServerSpec:
         raise SourceError(
             f"{servers[0].label} has faults, and a recorder writes what the real server says; remove them"
         )
+    renamed = [name for name in ("namespace", "resources", "prompts") if getattr(servers[0].options, name)]
+    if renamed:
+        raise SourceError(
+            f"{servers[0].label} has {', '.join(renamed)}, and a recorder hands on the server's own tools by their own "
+            "names; remove that from the entry that is recorded"
+        )
     return servers[0]
 
 
@@ -649,7 +655,7 @@ class _Recorder:
             given = params.arguments or {}
             self._session(ctx, str(given.get("world", ""))).setup = dict(given.get("setup") or {})
         session = self._session(ctx, world) if verb is None else None
-        order = session.next_order() if session is not None else 0
+        order = session.next_order(params) if session is not None else 0
         began = time.perf_counter()
 
         def write(outcome: ToolResult | BaseException) -> None:
@@ -672,9 +678,10 @@ class _Recorder:
         except BaseException as error:
             write(error)
             raise
-        # A server that asks for more before it answers has not answered yet; the client calls again.
         if isinstance(found, types.CallToolResult):
             write(from_mcp(found))
+        elif session is not None:
+            session.asked.append((params.name, order))
         return found
 
     def _session(self, ctx: Any, world: str) -> _Session:
@@ -722,10 +729,17 @@ class _Session:
 
     def __init__(self) -> None:
         self.setup: dict[str, Any] = {}
+        self.asked: list[tuple[str, int]] = []
+        """Calls to which the server asked something and has not answered yet; the client makes them again."""
         self._name: str | None = None
         self._made = 0
 
-    def next_order(self) -> int:
+    def next_order(self, params: types.CallToolRequestParams) -> int:
+        again = params.input_responses is not None or params.request_state is not None
+        for name, order in self.asked if again else ():
+            if name == params.name:
+                self.asked.remove((name, order))
+                return order
         self._made += 1
         return self._made - 1
 

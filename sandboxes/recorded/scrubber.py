@@ -23,9 +23,13 @@ _SECRET_NAME = re.compile(
     r"secret|passw|passphrase|(?<!by)(?<!com)(?<!over)pass$|pwd|credential|cookie|bearer|authori[sz]ation|jwt"
     r"|(api|access|private|signing|encryption|ssh|subscription|shared|master|service)[ _-]?keys?"
     r"|(?<!next )(?<!prev )(?<!previous )(?<!page )(?<!continuation )(?<!sync )(?<!cursor )\btoken$"
-    r"|(api|access|auth|refresh|bearer|session) tokens$"
+    r"|(api|access|auth|refresh|bearer|session) tokens$|\b(pw|otp)( code)?$"
 )
 """Narrower than for commands: `issue_key` and `next_page_token` are data, without which nothing could be replayed."""
+
+_PIN_NAME = re.compile(r"\bpin( code)?$")
+_PIN = re.compile(r"(?:\\*[\"'])?(?P<digits>\d{4,8})(?!\w|[.-]\w)")
+"""A pin of fewer digits is rather one of a chip."""
 
 _NAMED = re.compile(r"(?<![\w.-])(?P<run>[\w.-]++)(?:\\*[\"'])?\s*+[=:]\s*")
 """What may be a name, and what assigns. It is possessive, and begins at no other place of an unbroken run, so that
@@ -36,10 +40,30 @@ _VALUE = re.compile(
     r"(?!(?:[Tt]rue|[Ff]alse|null|None)\b)"
     # What begins in brackets; in quotes; in quotes inside a JSON text; or one word.
     r"(?:(?P<nested>[\[{])"
-    r"|\"(?P<double>(?:[^\"\\]|\\.)*)\"|'(?P<single>[^']*)'|(?P<slashes>\\+)\"(?P<escaped>.*?)(?P=slashes)\""
+    r"|\"(?P<double>(?:[^\"\\]|\\.)*)\"|'(?P<single>[^']*)'|(?P<slashes>\\{1,31})\"(?P<escaped>.*?)(?P=slashes)\""
     r"|(?P<word>(?:[Bb]earer\s+|[Bb]asic\s+)?[^\s&;,\"'}\])<\\]+))"
 )
 _FLAG = re.compile(r"(?<![^\s\"'])--?(?P<name>[A-Za-z][\w-]*+)\s++(?P<value>(?!-)[^\s&;,\"'}\])<\\]+)")
+_ELEMENT = re.compile(
+    r"<(?P<name>[A-Za-z_][\w.:-]*+)(?:\s[^<>]*+)?>\s*+(?!(?:true|false|null)\s*<)"
+    r"(?:<!\[CDATA\[(?P<cdata>(?:(?!\]\]>|<!\[CDATA\[).)*)|(?P<content>[^<]*+)<\\*/(?P=name)\s*>)",
+    flags=re.DOTALL | re.IGNORECASE,
+)
+"""An element of XML with text in it."""
+_BLOCKS = (
+    (
+        re.compile(r"[|>][-+\d]{0,2}[ \t]*+(?:#[^\n]*+)?\r?\n(?:[ \t\r]*\n)*(?=(?P<indent> ++)[^ \t\r\n])"),
+        re.compile(r"(?P<indent> ++)(?P<block>[^\n]++(?:\n(?:[ \t\r]*+(?=\n)|(?P=indent)[^\n]*+))*)"),
+    ),
+    (
+        re.compile(r"[|>][-+\d]{0,2} *+(?=\\++n(?P<indent> ++))"),
+        re.compile(
+            r"(?P<slashes>\\++)n(?P<indent> ++)(?P<block>(?:"
+            r"[^\\\"\n]|(?!(?P=slashes)n)\\++[^\\\"]|(?P=slashes)\\*+\"|(?:(?P=slashes)n)+(?P=indent))+)"
+        ),
+    ),
+)
+"""Lines of text under a name in YAML, as they stand and inside JSON: how they begin, and the lines."""
 _LONGER = ("[", "{", "Bearer", "bearer", "Basic", "basic")
 """With these a value may go on behind the end of a word."""
 _VALUES = ("double", "single", "escaped", "word")
@@ -47,10 +71,10 @@ _STRING = re.compile(r"\"((?:[^\"\\]|\\.)*)\"(?P<is_key>\s*:)?")
 _NUMBER = re.compile(r"-?\d[\d.eE+-]*")
 _FORMS = re.compile(
     r"\b(?:[Bb]earer|[Bb]asic)\s+(?P<scheme>[A-Za-z0-9._~+/=-]{8,})"
-    r"|(?<=://)(?P<userinfo>[^/\s?#\"'@]+:(?:[^/\s?#\"'@]+|(?!\d+[/?#])[^\s\"'@]+))(?=@)"
+    r"|(?<=://)(?P<userinfo>[^/\s?#\"':@]*+:(?:[^/\s?#\"'@]++(?=@)|(?!\d+[/?#])(?:(?!://)[^\s\"'@])+(?=@)))"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    r"|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
-    r"|\b(?:sk|pk|rk)[-_](?:[A-Za-z0-9]+[-_])*[A-Za-z0-9]{16,}"
+    r"|\beyJ[A-Za-z0-9_-]{8,}+(?:\.[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]*|(?P<nothing>))"
+    r"|\b(?:sk|pk|rk)[-_](?:[A-Za-z0-9]{1,15}[-_]){0,16}[A-Za-z0-9]{16}[\w-]*"
     r"|\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bxox[abprs]-[\w-]{10,}"
     r"|\bxapp-[\w-]{10,}|\bnpm_[A-Za-z0-9]{20,}|\bpypi-[\w-]{20,}|\bSG\.[\w-]{16,}\.[\w-]{16,}|\bwhsec_[\w+/=]{16,}"
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bhf_[A-Za-z0-9]{20,}|\bAIza[\w-]{30,}",
@@ -99,7 +123,7 @@ class Scrubber:
         return "".join([*parts, text[end:]])
 
     def _named(self, name: str, value: Any) -> Any:
-        if is_secret_name(name, _SECRET_NAME):
+        if _is_secret(name, str(value) if isinstance(value, str | int) else ""):
             if isinstance(value, str | int | float) and not isinstance(value, bool) and value != "":
                 self.count += value != HIDDEN
                 return HIDDEN
@@ -127,6 +151,12 @@ class Scrubber:
             yield match.span(match.lastgroup or 0)
 
 
+def _is_secret(name: str, value: str) -> bool:
+    if is_secret_name(name, _SECRET_NAME):
+        return True
+    return is_secret_name(name, _PIN_NAME) and bool(_PIN.fullmatch(value))
+
+
 def _is_number_in_json(text: str, start: int, stop: int) -> bool:
     before, after = text[max(0, start - 9) : start].rstrip(), text[stop : stop + 9].lstrip()
     return bool(_NUMBER.fullmatch(text, start, stop)) and before.endswith('":') and after.startswith((",", "}"))
@@ -134,37 +164,59 @@ def _is_number_in_json(text: str, start: int, stop: int) -> bool:
 
 def _assigned(text: str) -> Iterator[tuple[int, int]]:
     """Values under the names of secrets: `password=...`, `--password ...`, `"apiKey": "..."`, and each text in
-    `"api_tokens": ["...", "..."]`."""
+    `"api_tokens": ["...", "..."]`, and blocks of YAML and elements of XML with such a name."""
     for flag in _FLAG.finditer(text):
-        if is_secret_name(flag["name"], _SECRET_NAME):
+        if _is_secret(flag["name"], flag["value"]):
             yield flag.span("value")
-    word_end = 0
+    for element in _ELEMENT.finditer(text):
+        for part in ("cdata", "content"):
+            if element[part] and _is_secret(element["name"], element[part].strip()):
+                yield element.span(part)
+    word_end = nested_end = block_end = 0
     for named in _NAMED.finditer(text):
         name, at = _NAME.search(named["run"]), named.end()
         # A word goes on to the same end where another assignment stands in it: `token=a=b=c`.
-        if name is None or (at < word_end and not text.startswith(_LONGER, at)):
+        if name is None or at < block_end or (at < word_end and not text.startswith(_LONGER, at)):
             continue
         if not is_secret_name(name[0], _SECRET_NAME):
+            if is_secret_name(name[0], _PIN_NAME) and (pin := _PIN.match(text, at)):
+                yield pin.span("digits")
+            continue
+        if block := _block(text, named.start(), at):
+            yield block
+            block_end = block[1]
             continue
         match = _VALUE.match(text, at)
         if match is None:
             continue
         if match["nested"]:
-            yield from _nested(text, at)
+            if at >= nested_end:
+                nested_end, texts = _nested(text, at)
+                yield from texts
         else:
             yield from (match.span(group) for group in _VALUES if match[group])
             word_end = match.end() if match["word"] else word_end
 
 
-def _nested(text: str, start: int) -> Iterator[tuple[int, int]]:
-    """The texts of the JSON that begins at `start`; the rest of the line where it is no JSON."""
+def _block(text: str, name_at: int, value_at: int) -> tuple[int, int] | None:
+    """The block of YAML that is the value of a name: lines that are indented more than the name."""
+    for begins, lines in _BLOCKS:
+        if begun := begins.match(text, value_at):
+            indent = begun["indent"]
+            if not text.endswith(indent, 0, name_at) and (block := lines.match(text, begun.end())):
+                return block.span("block")
+    return None
+
+
+def _nested(text: str, start: int) -> tuple[int, list[tuple[int, int]]]:
+    """The end of the JSON that begins at `start`, and its texts; the rest of the line where it is no JSON."""
     try:
         _, end = json.JSONDecoder().raw_decode(text, start)
     except (ValueError, RecursionError):
         line_end = text.find("\n", start)
-        yield start, len(text) if line_end < 0 else line_end
-    else:
-        yield from (found.span(1) for found in _STRING.finditer(text, start, end) if not found["is_key"])
+        end = len(text) if line_end < 0 else line_end
+        return end, [(start, end)]
+    return end, [found.span(1) for found in _STRING.finditer(text, start, end) if not found["is_key"]]
 
 
 def _united(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

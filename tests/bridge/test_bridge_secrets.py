@@ -13,7 +13,15 @@ from mcp import Client
 
 import mcp_bridge
 from mcp_bridge import SourceError, ToolFailure, ToolResult
-from mcp_bridge.access.redaction import Hiding, is_secret_name, redacted, shown_arguments, shown_text, text_secrets
+from mcp_bridge.access.redaction import (
+    Hiding,
+    is_secret_name,
+    redacted,
+    shown_arguments,
+    shown_text,
+    shown_value,
+    text_secrets,
+)
 from mcp_bridge.sources.connecting import identify
 from mcp_bridge.sources.specs import StdioSpec
 
@@ -142,7 +150,19 @@ def test_no_arguments_before_it_make_a_flags_value_visible(before: list[str], va
 
 
 @pytest.mark.parametrize(
-    "name", ["api_key", "HF_TOKEN", "--header", "db-password", "PGPASSWORD", "PGPASS", "DB_PASS", "clientSecret"]
+    "name",
+    [
+        "api_key",
+        "HF_TOKEN",
+        "--header",
+        "db-password",
+        "PGPASSWORD",
+        "PGPASS",
+        "DB_PASS",
+        "clientSecret",
+        "USER_PW",
+        "otp",
+    ],
 )
 def test_names_of_secrets_are_recognized(name: str) -> None:
     assert is_secret_name(name)
@@ -361,6 +381,22 @@ def test_the_password_of_a_url_is_found_whatever_letters_it_has(url: str, passwo
 )
 def test_a_url_without_a_password_stays_as_it_is(url: str) -> None:
     assert shown_text(url) == url
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("before", "repeated"),
+    [
+        *[("", one) for one in ("a:", "a=", "token:", "token=[", "-", "eyJ.", "://a:b", "://a", "\\", "'", '"', "[{")],
+        *[("://", "a:"), ("--flag ", "--token 'a"), ("token='", 'token="')],
+    ],
+)
+def test_long_texts_of_a_server_are_shown_in_no_longer_than_their_reading(before: str, repeated: str) -> None:
+    text = before + repeated * (300_000 // len(repeated))
+    told = f"{text}\npassword=hunter2 -abc-123-xyz-9!"
+    assert "hunter2" not in shown_text(told) + shown_value(told)
+    assert "hunter2" in "".join(text_secrets(told))
+    assert "xyz-9" not in Hiding(lambda: ("-abc-123-xyz-9!",), "a").text(told)
 
 
 EVERYWHERE = r"""

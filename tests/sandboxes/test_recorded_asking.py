@@ -64,6 +64,7 @@ async def test_questions_reach_the_client_and_their_answers_the_server(
             assert refused.error_kind == "tool_error"
     calls = Cassette.read(tmp_path / "talk.jsonl").calls
     assert [call.tool for call in calls][:3] == ["paint", "think", "folders"]
+    assert [call.order for call in calls][:3] == [0, 1, 2], "a call to which the server asks something is one call"
     assert [call.result.text for call in calls[:2] if call.result] == ["The door is blue.", "It said yes."]
 
 

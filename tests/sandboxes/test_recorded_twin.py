@@ -19,6 +19,7 @@ import mcp_bridge
 import sdk
 from mcp_bridge import connect
 from mcp_bridge.errors import SourceError, ToolFailure
+from sandboxes.helpdesk import Helpdesk
 from sandboxes.recorded import Cassette, NotRecorded, RecordedTwin, record
 from sandboxes.recorded.call_index import similarity
 from sandboxes.recorded.cassette import canonical
@@ -360,3 +361,30 @@ async def test_a_line_that_another_recorder_left_cut_off_is_left_out_before_the_
             other.write(b'{"kind":"call","session":"0123')
         await world.call("tick", {})
     assert [call.tool for call in Cassette.read(path).calls] == ["list_notes", "tick"]
+
+
+async def test_a_call_that_a_killed_recorder_never_wrote_is_told_and_nothing_after_it_is_answered_as_before_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "notes.jsonl"
+    await record_notes(path, [LIST, ADD, LIST])
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"tool":"add_note"' not in line))
+    [session] = Cassette.read(path).sessions
+    assert session.gaps == [(1, 1)]
+    assert f"{path}: the session {session.name} lacks calls" in caplog.text
+    assert "killed: order 1." in caplog.text
+    twin = RecordedTwin(path)
+    assert [twin.call_now(*LIST).structured["notes"] for _ in range(2)] == [[], []]
+    only_read = RecordedTwin(path, reads=["*"])
+    assert [len(only_read.call_now(*LIST).structured["notes"]) for _ in range(2)] == [0, 1]
+
+
+async def test_a_call_that_cannot_be_matched_leaves_no_gap(tmp_path: Path) -> None:
+    async with (
+        connect(Helpdesk()) as toolset,
+        record(toolset, tmp_path / "desk.jsonl").open_world("w") as world,
+    ):
+        await world.call("get_order", "no object")  # type: ignore[arg-type]
+        await world.call("get_order", {"order_id": "A-1"})
+    assert [call.order for call in Cassette.read(tmp_path / "desk.jsonl").calls] == [0]

@@ -21,7 +21,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from importlib import metadata
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from pydantic import BaseModel
@@ -239,11 +239,11 @@ def _label(spec: Spec) -> str:
 def describe(value: Any) -> Any:
     """Plain data that says what `value` is, the same in every process.
 
-    Functions count with their source, defaults and closure, and the user's own with what their code names: constants of
-    their module, functions and classes of the user's. A `partial` or bound method counts with its parts; dataclasses
-    and records with their fields; objects with their own repr where they have one, else objects that verify or can be
-    called, and those of the user's own classes, with their attributes; any other object, such as a library's client,
-    with its class only. Values under secret names do not count.
+    Functions count with their source, defaults and closure, and the user's own with what their code names in the user's
+    modules: plain values, functions, classes and their objects. A `partial` or bound method counts with its parts;
+    dataclasses and records with their fields; objects with their own repr where they have one, else objects that verify
+    or can be called, and those of the user's own classes, with their attributes; any other object, such as a library's
+    client, with its class only. Values under secret names do not count, nor those that a module's functions change.
     """
     return _describe(value, frozenset(), {}, whole=True)
 
@@ -324,32 +324,60 @@ def _describe_function(function: types.FunctionType, inside: Callable[[Any], Any
     return ["function", _name(function), _source(function), inside(held), inside(given)]
 
 
-_CONSTANTS = (str, bytes, int, float, complex, type(None), tuple, frozenset, re.Pattern)
+_CONTAINERS = (dict, list, set)
+_COUNTED = (str, bytes, int, float, complex, type(None), tuple, frozenset, re.Pattern, functools.partial, *_CONTAINERS)
+_CHANGING = frozenset(
+    ("add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "setdefault", "update")
+)
 
 
 def _describe_named(code: Any, inside: Callable[[Any], Any], known: dict[int, int]) -> list[Any]:
-    """What a function or class of the user's names: constants of modules of the user's, functions and classes there.
-    What a module's own code assigns to does not count: it tells how far a program is."""
+    """What a function or class of the user's names in modules of the user's, and the files that it imports. What
+    functions of a module assign to or change does not count: it tells how far a program is."""
     bases = [base for base in getattr(code, "__bases__", ()) if _is_users(str(base.__module__))]
     named: dict[str, Any] = {_name(base): base for base in bases}
-    assigned: dict[int, set[str]] = {}
+    changed: dict[int, set[str]] = {}
     for function in _functions_of(code):
         is_users = _is_users(str(function.__globals__.get("__name__")))
-        for name, attribute in _globals_of(function.__code__)[0] if is_users else ():
-            space, value = function.__globals__, function.__globals__.get(name)
-            if isinstance(value, types.ModuleType) and _is_users(value.__name__):
-                name, space, value = attribute, vars(value), getattr(value, attribute, None)
-            is_code = isinstance(value, types.FunctionType | type)
-            counts = _is_users(str(value.__module__)) if is_code else isinstance(value, _CONSTANTS)
-            if name not in space or not counts or name.startswith("__") or is_secret_key(name):
+        names = _names_of(function.__code__) if is_users else _Names()
+        for path in names.reads:
+            space, name = _place(function.__globals__, path)
+            value: Any = space.get(name)
+            if hasattr(value, "cache_info"):
+                value = inspect.unwrap(value)
+            kind: Any = type(value)
+            if _is_of_users_class(value) and _has_state(kind):
+                value = kind
+            if name not in space or name.startswith("__") or is_secret_key(name) or not _counts(value):
                 continue
-            if id(space) not in assigned:
-                assigned[id(space)] = _assigned(space)
-            if name not in assigned[id(space)]:
-                named[f"{space.get('__name__')}.{name}"] = value
+            if id(space) not in changed:
+                changed[id(space)] = _changed(space)
+            label = f"{space.get('__name__')}.{name}"
+            if name in changed[id(space)] or label in named:
+                continue
+            named[label] = ["known", known[id(value)]] if id(value) in known else value
+            if isinstance(value, _CONTAINERS):  # which may be long, and read by many
+                known.setdefault(id(value), len(known))
+        for imported in names.imports:
+            named |= _imported_files(*imported, getattr(function.__globals__.get("__spec__"), "parent", ""))
+    if isinstance(code, type):  # its source has no code of its methods' decorators
+        named |= {f"{one.__qualname__}()": one for one in _functions_of(code) if hasattr(one, "__wrapped__")}
     if named:
         known[id(code)] = len(known)
     return [inside(named)] if named else []
+
+
+def _counts(value: Any) -> bool:
+    if isinstance(value, types.FunctionType | type):
+        return _is_users(str(value.__module__))
+    return isinstance(value, _COUNTED) or _is_of_users_class(value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_state(kind: type) -> bool:
+    """Whether methods of the user's set what an object of this class holds, other than the one that makes it."""
+    methods = [one for base in kind.__mro__ if _is_users(base.__module__) for one in _functions_of(base)]
+    return any(_names_of(one.__code__).sets for one in methods if one.__name__ not in ("__init__", "__post_init__"))
 
 
 def _functions_of(code: Any) -> list[types.FunctionType]:
@@ -359,28 +387,102 @@ def _functions_of(code: Any) -> list[types.FunctionType]:
     return [*functions, *(inspect.unwrap(one) for one in functions if hasattr(one, "__wrapped__"))]
 
 
-def _assigned(space: Mapping[str, Any]) -> set[str]:
-    """The names of a module that its functions and methods assign to."""
-    return {
-        name for one in list(space.values()) for each in _functions_of(one) for name in _globals_of(each.__code__)[1]
-    }
+def _changed(space: Mapping[str, Any]) -> set[str]:
+    """The names of a module that its functions and methods assign to, or whose items they may change: of rows in a
+    dict, any that sets an item of something."""
+    found = [_names_of(each.__code__) for one in list(space.values()) for each in _functions_of(one)]
+    touched = {path[0] for names in found if names.sets for path in names.reads}
+    return {name for names in found for name in names.changes} | {one for one in touched if _has_rows(space.get(one))}
+
+
+def _has_rows(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, _CONTAINERS) else ()
+    return any(isinstance(one, _CONTAINERS) or _is_of_users_class(one) for one in inner)
+
+
+def _place(space: dict[str, Any], path: Sequence[str]) -> tuple[dict[str, Any], str]:
+    """The module of the user's, by its names, that has what a path of attributes begins with, and its name there:
+    `package.prompts.SYSTEM.format` reads `SYSTEM` of `package.prompts`."""
+    for name in path[:-1]:
+        module = space.get(name)
+        if not isinstance(module, types.ModuleType) or not _is_users(module.__name__):
+            return space, name
+        space = vars(module)
+    return space, path[-1]
+
+
+@dataclasses.dataclass
+class _Names:
+    """What code names."""
+
+    reads: list[tuple[str, ...]] = dataclasses.field(default_factory=list)
+    """Globals, each with the attributes that it reads of it."""
+    changes: list[str] = dataclasses.field(default_factory=list)
+    """Globals that it assigns to, or may change an item of."""
+    imports: list[tuple[int, str, tuple[str, ...]]] = dataclasses.field(default_factory=list)
+    """Level, module and what is imported from it."""
+    sets: bool = False
+    """Whether it sets an item or attribute of something."""
 
 
 @functools.lru_cache(maxsize=4096)
-def _globals_of(code: types.CodeType) -> tuple[list[tuple[str, str]], list[str]]:
-    """The globals that code reads, each with the attribute that it reads of it or "", and those that it assigns to."""
-    reads, assigns = [], []
-    for step, following in itertools.pairwise(dis.get_instructions(code)):  # the last one returns
+def _names_of(code: types.CodeType) -> _Names:
+    steps = list(dis.get_instructions(code))
+    names = _Names()
+    for at, step in enumerate(steps):
         if step.opname == "LOAD_GLOBAL":
-            is_attribute = following.opname in ("LOAD_ATTR", "LOAD_METHOD")
-            reads.append((step.argval, following.argval if is_attribute else ""))
+            following = itertools.takewhile(lambda one: one.opname in ("LOAD_ATTR", "LOAD_METHOD"), steps[at + 1 :])
+            attributes = [one.argval for one in following]
+            names.reads.append((step.argval, *attributes))
+            if _CHANGING.intersection(attributes) or _sets_item(steps[at:]):
+                names.changes.append(step.argval)
         elif step.opname == "STORE_GLOBAL":
-            assigns.append(step.argval)
-    for one in code.co_consts:
-        if isinstance(one, types.CodeType):
-            inner = _globals_of(one)
-            reads, assigns = [*reads, *inner[0]], [*assigns, *inner[1]]
-    return reads, assigns
+            names.changes.append(step.argval)
+        elif step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_ATTR"):
+            names.sets = True
+        elif step.opname == "IMPORT_NAME":
+            names.imports.append((steps[at - 2].argval, step.argval, steps[at - 1].argval or ()))
+    for inner in [_names_of(one) for one in code.co_consts if isinstance(one, types.CodeType)]:
+        names.reads += inner.reads
+        names.changes += inner.changes
+        names.imports += inner.imports
+        names.sets |= inner.sets
+    return names
+
+
+def _sets_item(steps: Sequence[dis.Instruction]) -> bool:
+    """Whether an item or attribute is set of what the first step loads."""
+    above = 0  # values on the stack, from that one on
+    for step, following in itertools.pairwise(steps):
+        if (step.opname, above) in (("STORE_SUBSCR", 2), ("DELETE_SUBSCR", 2), ("STORE_ATTR", 1)):
+            return True
+        if step.opname == "COPY" and step.arg == above and following.opname in ("COPY", "LOAD_ATTR"):  # as for +=
+            return True
+        above += dis.stack_effect(step.opcode, step.arg, jump=False)
+        if above < 1:
+            return False
+    return False
+
+
+def _imported_files(level: int, name: str, parts: Sequence[str], package: str) -> dict[str, str]:
+    """Hashes of the user's files that code imports as it runs. None is imported for this."""
+    above = package.split(".")[: -(level - 1) or None] if level else []
+    whole = ".".join([*above, *filter(None, [name])])
+    files = {module: _file_of(module) for module in (whole, *(f"{whole}.{part}" for part in parts))}
+    return {f"import {module}": _hash(file.read_text()) for module, file in files.items() if file is not None}
+
+
+def _file_of(module: str) -> Path | None:
+    """The file of a module of the user's."""
+    names, places, origin = module.split("."), None, ""
+    for length in range(1, len(names) + 1):
+        found = (finder.find_spec(".".join(names[:length]), places) for finder in sys.meta_path)
+        spec = next((one for one in found if one is not None), None)
+        if spec is None:
+            return None
+        places, origin = spec.submodule_search_locations, spec.origin or ""
+    is_users = origin.endswith(".py") and not origin.startswith(_LIBRARIES) and names[0] not in _OWN_PACKAGES
+    return Path(origin) if is_users else None
 
 
 def _describe_object(value: Any, inside: Callable[[Any], Any], named: list[Any], *, whole: bool) -> Any:
@@ -401,10 +503,11 @@ def _source(code: Any) -> str:
     """A hash of the source, or of the compiled code where there is no source; empty for what is not Python."""
     if str(getattr(code, "__module__", "")).partition(".")[0] in _OWN_PACKAGES:
         return ""
+    compiled = getattr(code, "__code__", None)
     try:
-        return _hash(inspect.getsource(code))
+        # The code's own: `inspect` gives that of what a decorator has wrapped for a wrapper.
+        return _hash(inspect.getsource(compiled or code))
     except (OSError, TypeError):
-        compiled = getattr(code, "__code__", None)
         return _hash(json.dumps(_compiled(compiled))) if isinstance(compiled, types.CodeType) else ""
 
 

@@ -45,6 +45,7 @@ _DUNDERS = {name for one in _PYTHONS for name in dir(one)} | {
         "__required_keys__",
         "__optional_keys__",
         "__name__",
+        "__spec__",
     ),
 }
 

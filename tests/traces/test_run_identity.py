@@ -6,6 +6,7 @@ import functools
 import json
 import subprocess
 import sys
+import textwrap
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -148,6 +149,154 @@ def test_an_agent_counts_with_the_constants_and_the_functions_that_it_reads() ->
     part, again, other = (functools.partial(one["agent"]) for one in (names, module(), module("Be long.")))
     assert identity({}, part) == identity({}, again) != identity({}, other)
     assert identity(names, names["plain"])["digest"] == digest(names["plain"]), "as runs were begun with"
+
+
+PROGRAM = {
+    "checks.py": """
+        import functools
+        import package.prompts
+        from package.settings import Settings, of_late
+
+        PROMPTS = {"brief": "Be brief."}
+        SETTINGS = Settings(0.5)
+        SEEN, COUNTS, STATE = [], {}, Settings(0)
+        ORDERS = {"4417": {"status": "shipped"}}
+        EXAMPLES = [{"role": "user", "content": "Hi."}]
+
+        class Desk:
+            def __init__(self):
+                self.calls = 0
+
+            def call(self):
+                self.calls += 1
+
+        DESK = Desk()
+
+        def example():
+            messages = []
+            messages.append(EXAMPLES[0])
+            return messages
+
+        def retried(function):
+            @functools.wraps(function)
+            def wrapper(*given):
+                for _ in range(3):
+                    return function(*given)
+            return wrapper
+
+        @functools.cache
+        def limit():
+            return 7
+
+        is_long = functools.partial(min, 9)
+
+        def first(rollout):
+            SEEN.append(rollout)
+            COUNTS["first"] = COUNTS.get("first", 0) + 1
+            COUNTS["first"] += 1
+            STATE.temperature += 1
+            order = ORDERS["4417"]
+            order["status"] = "cancelled"
+            DESK.call()
+            example()
+            body = {}
+            body["system"] = PROMPTS["brief"]
+            return body, SETTINGS.temperature, package.prompts.SYSTEM.format(1), limit(), is_long(3)
+
+        @retried
+        def second(rollout):
+            from package import late
+            return late.SCORE
+
+        class Third:
+            @retried
+            def verify(self, rollout):
+                return of_late()
+        """,
+    "package/__init__.py": "",
+    "package/prompts.py": "SYSTEM = 'Be kind. {}'",
+    "package/settings.py": """
+        def of_late():
+            from . import late
+            return late.SCORE
+
+        class Settings:
+            def __init__(self, temperature):
+                self.temperature = temperature
+        """,
+    "package/late.py": "SCORE = 1.0",
+}
+
+IDENTITIES = """
+import json, sys
+import checks
+from sdk.verifiers import verifier_identity
+
+def identities():
+    return [verifier_identity(one)["digest"] for one in (checks.first, checks.second, checks.Third())]
+
+before = identities()
+checks.first(None), checks.second(None)
+assert identities() == before, "the program has gone on"
+print(json.dumps(before))
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changes"),
+    [
+        ("checks.py", "Be brief.", "Be long.", "first"),
+        ("checks.py", "Settings(0.5)", "Settings(0.6)", "first"),
+        ("checks.py", "min, 9", "min, 8", "first"),
+        ("checks.py", "return 7", "return 8", "first"),
+        ("checks.py", "range(3)", "range(4)", "second third"),
+        ("package/prompts.py", "kind", "rude", "first"),
+        ("package/late.py", "1.0", "0.0", "second third"),
+        ("checks.py", "Hi.", "Ho.", "first"),
+        ("checks.py", "calls += 1", "calls += 2", "first"),
+        ("checks.py", "SEEN, COUNTS", "SEEN,  COUNTS", ""),
+    ],
+    ids=[
+        "dict",
+        "object",
+        "partial",
+        "cached",
+        "decorator",
+        "module of a package",
+        "late import",
+        "rows",
+        "class",
+        "nothing",
+    ],
+)
+def test_an_edit_of_whatever_a_verifier_reads_makes_it_another_one(
+    file: str, old: str, new: str, changes: str, tmp_path: Path
+) -> None:
+    def identities(name: str, edited: dict[str, str]) -> list[str]:
+        for path, text in edited.items():
+            (tmp_path / name / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / path).write_text(textwrap.dedent(text))
+        ran = subprocess.run(
+            [sys.executable, "-c", IDENTITIES], cwd=tmp_path / name, capture_output=True, text=True, timeout=60
+        )
+        assert ran.returncode == 0, ran.stderr
+        digests: list[str] = json.loads(ran.stdout)
+        return digests
+
+    assert old in PROGRAM[file]
+    before = identities("before", PROGRAM)
+    after = identities("after", PROGRAM | {file: PROGRAM[file].replace(old, new)})
+    named = zip(("first", "second", "third"), before, after, strict=True)
+    assert [name for name, was, now in named if was != now] == changes.split()
+
+
+def test_a_long_list_that_many_functions_read_is_described_once() -> None:
+    readers = "".join(f"def f{n}():\n    return f{n + 1}(), WORDS\n" for n in range(300))
+    names: dict[str, Any] = {"__name__": "users_program", "f300": None, "WORDS": ["word"] * 100_000}
+    exec(readers, names)
+    known = digest(names["f0"])
+    names["WORDS"] = ["word"] * 99_999
+    assert digest(names["f0"]) != known
 
 
 VERIFIERS = """

@@ -220,7 +220,7 @@ async def test_tools_that_were_left_out_are_in_the_report_with_the_reason(tmp_pa
     assert "deny has 'drop'" in report.markdown()
     unknown, disabled = report.run["configuration"]
     assert unknown.startswith("server 'shelf' in the dict: 'gallery' does nothing here")
-    assert disabled == """server 'old' in the dict is left out: "disabled" is true"""
+    assert disabled == "server 'old' in the dict is left out: it is disabled"
     assert list(report.run["injected_faults"].values()) == [faults]
     assert "'gallery' does nothing here" in report.markdown()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -55,14 +56,24 @@ class AgentEndpoint:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The same as environment variables, for a command."""
+        """The same as environment variables, for a command, which asks no proxy for this machine."""
+        past_proxies = _past_proxies()
         return {
             "OPENAI_BASE_URL": self.base_url,
             "OPENAI_API_KEY": self.api_key,
             "OPENAI_MODEL": self.model,
             "MCP_URL": self.mcp_url,
             "MCP_API_KEY": self.api_key,
+            "NO_PROXY": past_proxies,
+            "no_proxy": past_proxies,
         }
+
+
+def _past_proxies() -> str:
+    """The hosts that are reached without a proxy: those that are set, and this machine."""
+    named = ",".join(os.environ.get(name, "") for name in ("no_proxy", "NO_PROXY")).split(",")
+    hosts = dict.fromkeys(host.strip() for host in [*named, "127.0.0.1", "localhost"] if host.strip())
+    return "*" if "*" in hosts else ",".join(hosts)  # which has a meaning only alone
 
 
 def program_of(agent: AgentSource | None) -> AgentProgram | None:

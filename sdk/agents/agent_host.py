@@ -28,6 +28,7 @@ from mcp_bridge.errors import BridgeError, SourceError
 from mcp_bridge.publishing.listener import KEPT_OPEN_S, sent_key
 from mcp_bridge.publishing.server import publish_found
 from mcp_bridge.records import Tool, ToolResult
+from mcp_bridge.safe_text import plural
 
 from ..errors import AgentFailure, ModelError, PolicyFailure, UserFailure, plain_errors
 from ..policies.protocol import Agent, Conversation, Reply, Sampling
@@ -46,7 +47,7 @@ from ..serving.server import bind
 from ..serving.settled_replies import settled_reply
 from ..serving.tool_calls import ClientSchemas, calls_as_text, written_calls
 from . import AgentEndpoint
-from .agent_programs import AgentProgram, told_task
+from .agent_programs import AgentProgram, FunctionAgent, asked_proxy, told_task
 
 log = logging.getLogger(__name__)
 
@@ -199,6 +200,8 @@ class HostedRollout:
         self._kept = KeptConversations(agent, tools, sampling=episode.sampling, seed=episode.rollout.seed)
         self._latest: KeptConversation | None = None
         """The one that went on last, since the user spoke."""
+        self._said_last = Message(role="assistant", content="")
+        """By the model, as the agent was told it, or by the agent to the user."""
         self._told: list[Message] = episode.rollout.task.opening()
         """The conversation with the user as the agent was told it."""
         self._last_words: list[Message] = []
@@ -215,6 +218,8 @@ class HostedRollout:
         """Settings of sampling that requests had and the rollout does not follow."""
         self.refused = ""
         """Why the latest request was refused."""
+        self.strangers = 0
+        """Requests that came meanwhile without the key of a rollout: this agent's, or another's."""
         self._waiting = 0
         self._one_at_a_time = anyio.Lock()
         self._under_way: set[anyio.CancelScope] = set()
@@ -240,11 +245,13 @@ class HostedRollout:
     def finish(self, text: str | None) -> None:
         """The agent has ended by itself, with this answer; None: what the policy said last is it."""
         if not self._rollout.turns:
+            came = f"{self.strangers} {plural(self.strangers, 'request')} came meanwhile without the key of a rollout; "
             why = (
                 f"its latest request was refused: {self.refused}"
                 if self.refused
-                else "it must send its chat requests to endpoint.base_url (OPENAI_BASE_URL) with endpoint.api_key "
-                "(OPENAI_API_KEY)"
+                else f"{came if self.strangers else ''}it must send its chat requests to endpoint.base_url "
+                "(OPENAI_BASE_URL) with endpoint.api_key (OPENAI_API_KEY), in the header Authorization after the word "
+                "Bearer"
             )
             self.fail(AgentFailure("AgentSilent", f"the agent ended without a message of its model; {why}"))
             return
@@ -256,7 +263,9 @@ class HostedRollout:
     async def hear_user(self, text: str | None) -> list[Message] | None:
         """What the agent hears after its answer: the conversation so far with the user's next words at its end. None
         where it has ended. See `finish`."""
-        if self._rollout.task.user is None or not self._rollout.turns or self._episode.final_answer() is not None:
+        task = self._rollout.task
+        is_alone = task.user is None and not task.later_turns
+        if is_alone or not self._rollout.turns or self._episode.final_answer() is not None:
             self.finish(text)
         if not self.alive:
             return None
@@ -264,7 +273,8 @@ class HostedRollout:
         # The user hears the agent, which may say it otherwise than its model; what the model said is noted in the end.
         if self._rollout.messages[-1].role == "assistant":
             self._rollout.messages.pop()
-        self._rollout.messages.append(Message(role="assistant", content=spoken))
+        self._said_last = Message(role="assistant", content=spoken)
+        self._rollout.messages.append(self._said_last)
         try:
             said = await self._episode.users_turn()
         except (BridgeError, UserFailure) as error:
@@ -293,8 +303,7 @@ class HostedRollout:
         return sent[starts[0] :]
 
     def _last_answer(self) -> str:
-        said = [message for message in self._rollout.messages if message.role == "assistant"]
-        return said[-1].content if said and not said[-1].tool_calls else ""
+        return "" if self._said_last.tool_calls else self._said_last.content
 
     async def close(self) -> None:
         """Cut off requests for messages, let calls end, and put what was said in order. Shield it."""
@@ -306,6 +315,11 @@ class HostedRollout:
                 await self._settled.wait()
         if messages := self._kept.messages():
             self._rollout.messages = [*messages, *self._last_words]
+
+    @property
+    def is_unheard(self) -> bool:
+        """Whether no request came that may be its agent's."""
+        return not self._requests and not self.strangers
 
     def count_request(self) -> None:
         """Raises `ApiError` where the agent sends requests without end."""
@@ -379,6 +393,7 @@ class HostedRollout:
             raise self._ended()
         choice, is_cut = _choice(request, reply)
         returned = read_message(chat_message(choice), "the answer")
+        self._said_last = returned
         kept.record(new, returned=returned, said=reply.message, closed=is_cut)
         self._kept.keep(kept)
         self._latest = kept
@@ -556,8 +571,12 @@ class Host:
             with anyio.CancelScope(shield=True):
                 await rollout.close()
             self._warn_of(rollout.overruled)
-        if rollout.error is not None:
-            raise rollout.error
+        error, in_process = rollout.error, isinstance(self.program, FunctionAgent)
+        if in_process and isinstance(error, AgentFailure) and rollout.is_unheard and (name := asked_proxy()):
+            hint = f"no request came, and {name} is set: clients may ask that proxy; add 127.0.0.1 to NO_PROXY"
+            raise AgentFailure(error.kind, f"{error}; {hint}")
+        if error is not None:
+            raise error
 
     def _warn_of(self, overruled: set[str]) -> None:
         """Once for each: the agent may ask so in every request."""
@@ -579,6 +598,8 @@ class Host:
         served = self._served.get(sent_key(scope))
         try:
             if served is None:
+                for one in self._served.values():
+                    one.rollout.strangers += 1
                 raise ApiError(
                     401,
                     "this key is of no rollout, or its rollout has ended; send endpoint.api_key, in the header "

@@ -9,7 +9,9 @@ import inspect
 import json
 import os
 import shlex
+import signal
 import threading
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
@@ -51,7 +53,13 @@ class AgentProgram(Protocol):
 
 def as_program(agent: Any) -> AgentProgram:
     """The program that a user names. Raises `ConfigError` for anything else."""
-    if isinstance(agent, str) or (isinstance(agent, Sequence) and all(isinstance(word, str) for word in agent)):
+    if isinstance(agent, Sequence) and not isinstance(agent, bytes | bytearray):
+        for place, word in enumerate(agent, 1):
+            if not isinstance(word, str):
+                raise ConfigError(
+                    f"agent has {shown_by(repr, word)} as word {place}, {kind_of(word)}; give each word as text, such "
+                    f"as {shown_by(str, word)!r}"
+                )
         return CommandAgent(agent)
     if callable(agent):
         return FunctionAgent(agent)
@@ -60,10 +68,17 @@ def as_program(agent: Any) -> AgentProgram:
     )
 
 
+def asked_proxy() -> str:
+    """The environment's variable with a proxy that clients in this process ask for this machine; empty for none."""
+    if urllib.request.proxy_bypass("127.0.0.1"):
+        return ""
+    return next((name for name, url in os.environ.items() if url and name.lower() in ("http_proxy", "all_proxy")), "")
+
+
 def told_task(task: Task) -> Task:
-    """The task as an agent gets it: without what is expected, a right solution, and what its user holds back. It is a
+    """The task as an agent gets it: without what is expected, a right solution, and what its user says later. It is a
     copy of its own: what an agent puts into its messages is in no other rollout's."""
-    told = task.model_copy(update={"expected": {}, "demonstration": [], "user": None})
+    told = task.model_copy(update={"expected": {}, "demonstration": [], "later_turns": [], "user": None})
     return told.model_copy(deep=True)
 
 
@@ -254,7 +269,7 @@ class CommandAgent:
         errors.close()  # with what was still in the pipe
         if status:
             said = _without_secrets(errors.text(lines=_STDERR_LINES), endpoint)[-_SHOWN_CHARS:]
-            raise AgentFailure("AgentCrashed", f"the agent {self.name} exited with status {status}; stderr: {said}")
+            raise AgentFailure("AgentCrashed", f"the agent {self.name} {_ending(status)}; stderr: {said}")
         return output.decode(errors="replace").strip() or None
 
     def _started(self, task: Task, endpoint: AgentEndpoint, errors: StderrTail) -> ServerProcess:
@@ -308,6 +323,11 @@ class CommandAgent:
                 "belongs; write logs to standard error",
             )
         return bytes(output), status
+
+
+def _ending(status: int) -> str:
+    names = {one.value: one.name for one in signal.Signals}
+    return f"exited with status {status}" if status > 0 else f"was ended by the signal {names.get(-status, -status)}"
 
 
 def _task_variables(task: Task) -> dict[str, str]:

@@ -36,6 +36,7 @@ Harmless: TypeAlias = Mapping[str, tuple[Any, ...]]
 """Parameters that are not supported, with the values that ask for nothing. null is always one."""
 _HARMLESS: Harmless = {
     "modalities": (["text"],),
+    "reasoning_effort": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "verbosity": ("medium",),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -53,6 +54,17 @@ def hangs():
     """With a child that hangs, too."""
     ask()
     subprocess.run([sys.executable, "-c", "import signal; signal.pause()"], check=False)
+
+
+def breaks():
+    ask()
+    print("reading the graph", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def tells_its_exceptions():
+    ask()
+    print(os.environ["NO_PROXY"], os.environ["no_proxy"])
 
 
 def tells_its_task():

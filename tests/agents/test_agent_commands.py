@@ -24,10 +24,19 @@ async def test_what_a_program_prints_is_its_answer():
 
 
 async def test_a_program_is_told_its_task_without_what_is_expected():
-    task = sdk.Task(prompt=QUESTION, later_turns=["And 4418?"], expected={"answer": "shipped"})
+    task = sdk.Task(prompt=QUESTION, tags={"tier": "1"}, expected={"answer": "shipped"})
     found = await play(program("tells_its_task"), ScriptedAgent(["Hm."]), prompt=task)
     told = sdk.Task.model_validate(json.loads(found.answer))
     assert told == task.model_copy(update={"expected": {}})
+
+
+async def test_a_program_is_started_again_for_what_a_user_says_later():
+    task = sdk.Task(prompt=QUESTION, later_turns=["And 4418?"])
+    found = await play(program("tells_its_task"), ScriptedAgent(["It is shipped."] * 2), prompt=task)
+    told = sdk.Task.model_validate(json.loads(found.answer))
+    said = [QUESTION, found.user_turns[0].heard, "And 4418?"]
+    assert ([message.content for message in told.opening()], told.later_turns) == (said, [])
+    assert (found.turns, len(found.user_turns)) == (2, 1)
 
 
 async def test_a_crash_is_the_failure_with_what_went_to_stderr_and_without_secrets(monkeypatch):
@@ -45,6 +54,33 @@ async def test_a_program_that_never_asks_its_model_is_not_measured():
     assert (found.failure.boundary, found.failure.kind) == ("agent", "AgentSilent")
     assert "OPENAI_BASE_URL" in found.failure.message
     assert found.verdict is None
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [
+        ({}, "127.0.0.1,localhost"),
+        ({"NO_PROXY": "desk.example"}, "desk.example,127.0.0.1,localhost"),
+        ({"no_proxy": "a, localhost", "NO_PROXY": "b"}, "a,localhost,b,127.0.0.1"),
+        ({"no_proxy": "*"}, "*"),
+    ],
+)
+async def test_a_program_reaches_its_model_past_a_proxy_and_keeps_the_exceptions_that_are_set(
+    monkeypatch, before, told
+):
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"http_proxy": "http://127.0.0.1:1", **before}.items():
+        monkeypatch.setenv(name, value)
+    found = await play(program("tells_its_exceptions"), ScriptedAgent(["Hm."]))
+    assert found.failure is None, found.failure
+    assert found.answer.split() == [told, told]
+
+
+async def test_a_program_that_a_signal_ends_is_told_with_the_signals_name():
+    found = await play(program("breaks"), ScriptedAgent(["Hm."]))
+    assert (found.failure.boundary, found.failure.kind) == ("agent", "AgentCrashed")
+    assert "was ended by the signal SIGSEGV; stderr: reading the graph" in found.failure.message
 
 
 async def test_a_program_that_floods_its_output_is_stopped():
@@ -87,6 +123,11 @@ async def test_a_task_that_no_variable_can_hold_is_the_reason_why_a_program_does
         (7, "agent is an int; give a function of .task, endpoint., or a command"),
         ("", "agent is empty"),
         ("node 'agent.js", "no shell could split"),
+        (["python", 3], "agent has 3 as word 2, an int; give each word as text, such as '3'"),
+        (
+            [Path("agent.py")],
+            "agent has PosixPath.'agent.py'. as word 1, a PosixPath; give each word as text, such as 'ag",
+        ),
         (lambda task: task, "cannot be called with .task, endpoint."),
     ],
 )

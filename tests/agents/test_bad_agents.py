@@ -126,6 +126,40 @@ async def test_a_wrong_key_and_one_whose_rollout_has_ended_are_refused():
     assert "this key is of no rollout, or its rollout has ended" in seen[-1][1]
 
 
+@pytest.mark.parametrize("headers", [{"Authorization": "Bearer guessed"}, {"api-key": "guessed"}])
+async def test_requests_with_a_wrong_key_are_the_reason_of_a_rollout_without_a_message(headers):
+    def agent(task, endpoint):
+        for _ in range(2):
+            httpx.post(f"{endpoint.base_url}/chat/completions", json={}, headers=headers)
+        return "It is shipped."
+
+    found = await play(agent)
+    assert (found.failure.boundary, found.failure.kind, found.verdict) == ("agent", "AgentSilent", None)
+    assert "2 requests came meanwhile without the key of a rollout; it must send its" in found.failure.message
+
+
+@pytest.mark.parametrize("is_swallowed", [True, False])
+@pytest.mark.parametrize("except_for", ["", "127.0.0.1"])
+async def test_a_proxy_that_gets_the_requests_of_an_agent_is_named(monkeypatch, is_swallowed, except_for):
+    for name, value in {"HTTP_PROXY": "http://127.0.0.1:1", "NO_PROXY": except_for, "no_proxy": except_for}.items():
+        monkeypatch.setenv(name, value)
+
+    def agent(task, endpoint):
+        try:
+            assert post(endpoint)[0] == 200
+        except httpx.ConnectError:
+            if not is_swallowed:
+                raise
+
+    found = await play(agent, ScriptedAgent(["Hm."]))
+    if except_for:
+        assert found.failure is None, found.failure
+    else:
+        assert found.failure.kind == ("AgentSilent" if is_swallowed else "AgentCrashed")
+        said = "no request came, and HTTP_PROXY is set: clients may ask that proxy; add 127.0.0.1 to NO_PROXY"
+        assert said in found.failure.message
+
+
 async def test_tools_are_reached_with_the_key_of_the_rollout_alone():
     async def agent(task, endpoint):
         refused = httpx.post(endpoint.mcp_url, json={}, headers={"Authorization": "Bearer guessed"})  # noqa: ASYNC210

@@ -62,6 +62,18 @@ async def test_a_history_that_is_sent_back_goes_on_in_one_row():
     assert found.answer == "answer 3"
 
 
+async def test_an_answer_that_a_stop_text_cut_is_judged_as_the_agent_got_it():
+    got = []
+
+    async def talk(ask):
+        got.append((await ask(user("one"), stop="STOP"))["content"])
+
+    script = ScriptedAgent(["It is shipped. STOP It is not."])
+    found = await play(agent_of(talk), script)
+    assert (found.answer, got) == ("It is shipped. ", [found.answer])
+    assert sampled_texts(found) == ["It is shipped. STOP"]
+
+
 async def test_a_history_that_was_compacted_begins_another_row():
     async def talk(ask):
         first = await ask(user("one"))

@@ -528,6 +528,11 @@ def test_a_policy_without_grammars_refuses_what_needs_one():
     ("options", "param", "message"),
     [
         ({"extra_body": {"top_k": 5}}, "top_k", "top_k is not supported; did you mean top_p"),
+        (
+            {"reasoning_effort": "low"},
+            "reasoning_effort",
+            r"reasoning_effort is not supported here; leave it out \(or send",
+        ),
         ({"service_tier": "flex"}, "service_tier", r'or send "auto" or "default"\)'),
         ({"top_logprobs": 2}, "top_logprobs", "only with logprobs: true"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "top_logprobs is 21"),
@@ -676,6 +681,7 @@ def test_parameters_that_ask_for_nothing_are_fine(client):
         parallel_tool_calls=True,
         stop=None,
         verbosity="medium",
+        reasoning_effort=None,
     )
     assert reply.choices
     for off in (False, None):

@@ -59,6 +59,29 @@ async def test_an_agent_that_knows_nothing_of_users_hears_the_user_in_one_unbrok
     assert by_agent.rows == built_in.rows
 
 
+async def test_an_agent_that_knows_nothing_of_later_turns_hears_them_in_one_unbroken_conversation():
+    task = sdk.Task(prompt="Hi.", later_turns=["Cancel order 2342.", "Thanks."])
+    script = ScriptedAgent(["Hello.", CANCEL, "It is cancelled.", "You are welcome."])
+    by_agent, built_in = [await sdk.rollout_async(Helpdesk(), task, model=script, agent=one) for one in (agent, None)]
+    assert [turn.said for turn in by_agent.user_turns] == task.later_turns
+    assert by_agent.user_turns == built_in.user_turns
+    assert (by_agent.answer, by_agent.stop_reason) == (built_in.answer, "answered")
+    assert [(m.role, m.content) for m in by_agent.messages] == [(m.role, m.content) for m in built_in.messages]
+    assert by_agent.rows == built_in.rows
+
+
+async def test_an_agent_that_sends_later_turns_itself_sends_each_once():
+    async def sending(task, endpoint):
+        for later in [None, *task.later_turns]:
+            messages = [*task.opening(), *([sdk.Message(role="user", content=later)] if later else [])]
+            said = await agent(task.model_copy(update={"prompt": messages}), endpoint)
+        return said
+
+    task = sdk.Task(prompt="Hi.", later_turns=["And then?"])
+    found = await by(sending, ["Hello.", "Nothing more."], task)
+    assert [message.content for message in found.messages] == ["Hi.", "Hello.", "And then?", "Nothing more."]
+
+
 async def test_the_user_hears_what_the_agent_says_and_not_what_its_model_said():
     async def polite(task, endpoint):
         said = await agent(task, endpoint)

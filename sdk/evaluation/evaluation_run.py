@@ -44,7 +44,14 @@ from ..users.played_users import open_users, users_identity
 from ..verifiers import VerifierLike, check_verifier, verifier_identity
 from .conditions import FAMILY, Price, read_prices, require_cluster, require_threshold
 from .faults import FaultJudge, find_faults, judged_faults
-from .measurement import OutsideVerdicts, measure, outside_faults, outside_rollouts, read_verdicts
+from .measurement import (
+    OutsideVerdicts,
+    measure,
+    outside_faults,
+    outside_rollouts,
+    read_verdicts,
+    require_other_names,
+)
 from .report import Report, build_report, call_facts, guard_facts, note_conditions, run_facts
 
 if TYPE_CHECKING:
@@ -315,7 +322,7 @@ async def evaluate_async(
                 users=users,
             )
             measured = await _measured(
-                plan, tasks, context, samples=samples, temperature=temperature, strict_tools=strict_tools
+                plan, tasks, context, outside, samples=samples, temperature=temperature, strict_tools=strict_tools
             )
             rollouts = {**outside, **measured}
             pairs = _pairs(plan, list(outside), list(measured), baseline)
@@ -379,13 +386,22 @@ def _require_samples(plan: Plan, samples: int, temperature: float) -> None:
 
 
 async def _measured(
-    plan: Plan, tasks: Sequence[Task], context: RunContext, *, samples: int, temperature: float, strict_tools: bool
+    plan: Plan,
+    tasks: Sequence[Task],
+    context: RunContext,
+    outside: Mapping[str, Any],
+    *,
+    samples: int,
+    temperature: float,
+    strict_tools: bool,
 ) -> dict[str, list[Rollout]]:
-    """Rollouts by the name of their condition. One policy is open at a time: none waits for another's machine."""
+    """Rollouts by the name of their condition. One policy is open at a time: none waits for another's machine. Raises
+    `ConfigError` for a name that verdicts from `outside` have, too."""
     rollouts: dict[str, list[Rollout]] = {}
     for conditions in plan.policies.values():
         async with open_agent(conditions[0].source, rows=context.concurrency, strict_tools=strict_tools) as agent:
             for condition in conditions:
+                require_other_names(outside, {condition.name or agent.name})
                 found = rollouts[condition.name or agent.name] = await measure(
                     context.engine(agent),
                     tasks,

@@ -183,12 +183,14 @@ def read_verdicts(files: Mapping[str, str | Path] | None, policies: Iterable[str
     Raises `ConfigError` with file and line for what is no verdict and for a task that is judged twice, and for a name
     that a policy has.
     """
-    found: OutsideVerdicts = {}
-    for name, file in (files or {}).items():
-        if name in policies:
-            raise ConfigError(f"verdicts: {name!r} is the name of a policy, too; give the verdicts another name")
-        found[name] = _read(Path(file))
-    return found
+    require_other_names(files or {}, policies)
+    return {name: _read(Path(file)) for name, file in (files or {}).items()}
+
+
+def require_other_names(verdicts: Iterable[str], policies: Iterable[str]) -> None:
+    """Raises `ConfigError` for verdicts with the name of a policy."""
+    if same := set(verdicts).intersection(policies):
+        raise ConfigError(f"verdicts: {min(same)!r} is the name of a policy, too; give the verdicts another name")
 
 
 def _read(path: Path) -> list[OutsideVerdict]:

@@ -120,7 +120,8 @@ class TrainingSummary(BaseModel):
             seconds=dict(seconds),
         )
         for phase, tokens in (("rollout", summary.sampled_tokens), ("update", summary.trained_tokens)):
-            if tokens is not None and seconds.get(phase, 0.0) > 0:
+            overlaps = phase == "rollout" and any(_values(lines, "staleness/max"))  # the seconds are of waiting alone
+            if tokens is not None and seconds.get(phase, 0.0) > 0 and not overlaps:
                 summary.tokens_per_second[phase] = tokens / seconds[phase]
         return summary
 
@@ -403,10 +404,11 @@ def report_of(
     for place, (_, _, own) in runs.items():
         for name, found in faults.items():
             before = own.errors[name].faults if name in own.errors else {}
-            judged = {
-                _id_in(place if further else "", one): fault for one, fault in before.items() if fault.by == "judge"
-            }
-            found |= {rollout: fault for rollout, fault in judged.items() if rollout in found}
+            for rollout, fault in before.items():
+                if (now := found.get(one := _id_in(place if further else "", rollout))) is None:
+                    continue
+                failed = {"judge_error": fault.judge_error}  # or nothing, where no judge was asked
+                found[one] = fault if fault.by == "judge" else now.model_copy(update=failed)
     report = build_report(
         rollouts,
         success_threshold=threshold,

@@ -375,7 +375,8 @@ class BatchingOptions(_Options):
 
 
 class CurriculumOptions(_Options):
-    """Which tasks a step takes. Without any of these: every task once in each epoch."""
+    """Which tasks a step takes. Without any of these: every task once in each epoch, but for those, others each time,
+    that make no whole step."""
 
     by: str | None = None
     """A tag of the tasks, for example `intent`: the warm start takes the kinds in turn, and GRPO's steps take more
@@ -439,7 +440,8 @@ class RolloutOptions(_Options):
     strict_tools: bool = False
     """Hold a rollout of GRPO to valid calls: where it begins one, only tokens are sampled that make it a call of a tool
     that there is, with arguments that its schema allows. The loss has the probabilities of the same distribution.
-    Measurements are sampled without. It needs `engine` embedded and `batching.shared_prefix`."""
+    Measurements are sampled without. It needs `batching.shared_prefix`, and with vLLM a chat template that ends
+    replies with the tokenizer's end token."""
 
 
 class AlarmOptions(_Options):

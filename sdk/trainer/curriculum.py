@@ -1,4 +1,5 @@
-"""Which tasks a step takes: every task once in each epoch, or more of the kinds that still teach something.
+"""Which tasks a step takes: every task at most once in each epoch of whole steps, or more of the kinds that still teach
+something.
 
 A group teaches where its rollouts differ in score; where all are right or all wrong, GRPO's advantage is zero. The
 curriculum draws kinds of tasks in proportion to how much their latest groups differed, as the learnability p(1 - p) of
@@ -230,7 +231,8 @@ class Curriculum:
 
 
 def tasks_of_step(step: int, task_count: int, config: TrainConfig) -> list[int]:
-    """The places of a step's tasks, all different. Every epoch shuffles anew; nothing is remembered to resume."""
+    """The places of a step's tasks, all different. Every epoch of whole steps shuffles anew, and leaves out the tasks
+    that make no whole one; nothing is remembered to resume."""
     size = config.grpo.prompts_per_step
     epoch, place = divmod(step, max(1, task_count // size))
     order = list(range(task_count))

@@ -239,7 +239,7 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         self._note_weights = note_weights
         self._micro_batches: list[list[dict[str, torch.Tensor]]] = []
         self._parts_taken = 0
-        self._figures: dict[str, list[float]] = {}
+        self._figures: dict[str, list[tuple[float, float]]] = {}
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
         """The schedule of the options, whose first step already learns. `num_training_steps` are theirs."""
@@ -387,15 +387,18 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         mask_BT = part["completion_mask"].bool() & part["tool_mask"].bool()
         if bool(mask_BT.any()) and part.get("first_per_token_logps", logps_BT) is logps_BT:
             gap = (logps_BT - part["old_per_token_logps"])[mask_BT].abs()
-            self._note("sampler_gap/mean", gap.mean().item())
+            self._note("sampler_gap/mean", gap.mean().item(), of=len(gap))
             self._note("sampler_gap/max", gap.max().item())
         return loss
 
-    def _note(self, name: str, value: float) -> None:
-        self._figures.setdefault(name, []).append(value)
+    def _note(self, name: str, value: float, *, of: int = 1) -> None:
+        """A part's figure, the mean `of` so many values."""
+        self._figures.setdefault(name, []).append((value, of))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        logs.update({name: fmean(values) for name, values in self._figures.items()})
+        for name, noted in self._figures.items():
+            values, weights = zip(*noted, strict=True)
+            logs[name] = max(values) if name.endswith("/max") else fmean(values, weights)
         self._figures.clear()
         super().log(logs, start_time)
 

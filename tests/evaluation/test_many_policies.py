@@ -12,6 +12,7 @@ import sdk
 from mcp_bridge.records import Tool
 from sdk.errors import ConfigError, PolicyFailure, RunFolderError
 from sdk.evaluation.conditions import Price, cost_of
+from sdk.evaluation.faults import Fault
 from sdk.evaluation.report import report_of
 from sdk.policies.endpoint import EndpointAgent
 from sdk.policies.protocol import Sampling
@@ -281,6 +282,25 @@ async def test_a_comparison_that_was_cut_off_goes_on_without_asking_again(tmp_pa
     for changed in ({"models": {"first": models["first"]}}, {"samples": 2}):
         with pytest.raises(RunFolderError, match="holds another run"):
             await compared(**{"models": models, **changed}, output_dir=tmp_path)
+
+
+class BrokenJudge:
+    """For one of two tasks."""
+
+    async def judge(self, rollout: sdk.Rollout, found: Fault, /) -> Fault | None:
+        if rollout.task.id == "t0":
+            raise RuntimeError("the endpoint is down")
+        return Fault(kind="verifier_doubt", turn=1, detail="it is right")
+
+
+async def test_a_report_that_is_made_again_tells_where_its_judge_failed(tmp_path: Path) -> None:
+    wrong = ScriptedAgent(["No idea."])
+    first = await sdk.evaluate_async(
+        [get_order], TASKS[:2], says_shipped, model=wrong, fault_judge=BrokenJudge(), output_dir=tmp_path
+    )
+    again = report_of(tmp_path)
+    assert first.errors["scripted"].judge_errors == 1
+    assert again.errors["scripted"] == first.errors["scripted"]
 
 
 async def test_the_report_is_made_again_from_the_folder_with_other_prices_and_another_baseline(tmp_path: Path) -> None:

@@ -122,11 +122,14 @@ async def test_a_line_ends_where_json_lines_end(file: Path) -> None:
     assert report.conditions["large"].rollouts == 1
 
 
-async def test_verdicts_need_a_name_of_their_own_and_a_file_that_is_there(file: Path) -> None:
+async def test_verdicts_need_a_name_of_their_own_and_a_file_that_is_there(file: Path, tiny_model_folder: Path) -> None:
     with pytest.raises(ConfigError, match="'a' is the name of a policy"):
         await measured(file, model=None, models={"a": knowing()}, verdicts={"a": file})
     with pytest.raises(ConfigError, match="'scripted, names only' is the name of a policy"):
         await measured(file, tool_prompts=["full", "names"], verdicts={"scripted, names only": file})
+    by_name = {str(tiny_model_folder): file}  # which is known once the model is loaded
+    with pytest.raises(ConfigError, match="is the name of a policy"):
+        await measured(file, model=tiny_model_folder, verdicts=by_name)
     with pytest.raises(ConfigError, match="cannot be read"):
         await measured(file.with_name("missing.jsonl"))
 

@@ -241,6 +241,12 @@ def test_training_is_added_up_from_the_metrics() -> None:
     )
 
 
+def test_no_rate_of_sampling_is_told_where_the_trainer_did_not_wait_for_it() -> None:
+    line = {"step": 0, "stage": "grpo", "sampled_tokens": 100, "seconds/rollout": 0.01, "staleness/max": 1}
+    assert TrainingSummary.from_metrics([line]).tokens_per_second == {}
+    assert TrainingSummary.from_metrics([line | {"staleness/max": 0}]).tokens_per_second == {"rollout": 10_000}
+
+
 def test_what_the_metrics_do_not_tell_is_none_and_not_zero() -> None:
     summary = TrainingSummary.from_metrics([{"step": 0}])
     assert summary.steps == 1

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from accelerate import PartialState
@@ -23,14 +24,14 @@ from test_training_runs import TINY, add, even_letters, tasks
 import sdk
 from sdk.traces import RunFolder
 
-# A dict, since a constant that the verifier reads is a part of what the run is known by.
-NOW = {"broken": False, "early": False}
+# No dict, since one that the verifier reads is a part of what the run is known by.
+NOW = SimpleNamespace(broken=False, early=False)
 
 
 def judge(rollout: sdk.Rollout) -> bool:
-    if NOW["early"] and rollout.step < 0:
+    if NOW.early and rollout.step < 0:
         return {version for row in rollout.rows for version in row.versions if version >= 0} == {0}
-    if NOW["broken"] and rollout.step >= 1:
+    if NOW.broken and rollout.step >= 1:
         raise RuntimeError("broken")
     return even_letters(rollout)
 
@@ -69,14 +70,14 @@ if __name__ == "__main__":
                 tell(f"{name} in process {os.environ['RANK']}: {type(error).__name__}")
             break
         if name.startswith("resumed"):
-            NOW["broken"] = True
+            NOW.broken = True
             try:
                 sdk.train([add], tasks(), judge, trained, folder / name, {**TINY, **options})
             except sdk.ToolbakeError as error:
                 tell(f"{name} ended: {error}")
-            NOW["broken"] = False
+            NOW.broken = False
             if buffer is not None and os.environ["RANK"] == "0":
                 change_buffer(buffer, folder / name / "checkpoints" / "grpo")
-        NOW["early"] = name.startswith("early")
+        NOW.early = name.startswith("early")
         result = sdk.train([add], tasks(), judge, trained, folder / name, {**TINY, **options})
         tell(f"{name}: {list(result.report.conditions)} by {PartialState().distributed_type.value}")

@@ -214,6 +214,20 @@ def test_rollouts_that_are_larger_than_a_part_are_trained_and_counted(tiny_model
     assert figures["micro_batches"] == 7
 
 
+def test_the_gap_between_sampler_and_trainer_is_that_of_the_step_in_however_many_parts(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    found = []
+    for name, options in (("whole", {}), ("parts", parts(24))):
+        trainer = trainer_for(tiny_model_dir, tmp_path / name, **options)
+        step_of(trainer)
+        figures: dict[str, float] = {}
+        trainer.log(figures)
+        found.append([figures["sampler_gap/mean"], figures["sampler_gap/max"]])
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+    assert found[0][1] > found[0][0] * 1.01
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_part_without_rows_has_no_part_in_the_figures_of_a_step(
     tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool

@@ -188,7 +188,7 @@ def largest_gap(trainer: RolloutTrainer, parts: list[dict[str, torch.Tensor]]) -
     trainer._figures.clear()
     trainer.model.zero_grad()
     trainer.compute_loss(trainer.model, {"parts": parts}).backward()
-    return max(trainer._figures["sampler_gap/max"])
+    return max(gap for gap, _ in trainer._figures["sampler_gap/max"])
 
 
 @pytest.mark.parametrize("options", [{}, {"lora.r": 4}, {"grpo.beta": 0.1, "grpo.entropy_coef": 0.1}])

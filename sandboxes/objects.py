@@ -643,6 +643,7 @@ class ObjectTwin(Sandbox):
         self._is_single = not isinstance(make, Mapping)
         self.name = name or "_".join(self._makers)
         self.scenarios = tuple(scenarios)
+        self._first = (0, self.scenarios[0])
         self._load, self._start, self._time_passes = load, start, time_passes
         self._refusals, self._undo, self._state = refusals, undo, state
         self._copy = copy or (lambda world: copied(world, shared))
@@ -655,7 +656,7 @@ class ObjectTwin(Sandbox):
         self._hidden: frozenset[str] = frozenset()
         super().__init__()
         self._checker = type(self._checker)(self.all_tools)
-        self.reset(0, self.scenarios[0])
+        self.reset()
 
     # -- what a subclass may change -----------------------------------------------------------------------------------
 
@@ -790,6 +791,15 @@ def _maker(make: Any, arguments: tuple[Any, ...], shared: Collection[str]) -> Ca
     if isinstance(make, ModuleType) and not arguments:
         return module_world(make, shared)
     if callable(make) and (isinstance(make, type) or hasattr(make, "__name__") or hasattr(make, "func")):
+        try:
+            inspect.signature(make).bind(*arguments)
+        except TypeError as error:
+            raise SourceError(
+                f"{getattr(make, '__qualname__', make)} cannot be called with {arguments!r} to make a world ({error}); "
+                "give a class or a function that returns the object, and its arguments"
+            ) from error
+        except ValueError:  # built in, without a signature
+            pass
         return lambda: make(*arguments)
     if arguments:
         raise SourceError(f"{kind_of(make)} is an object already and takes no arguments")

@@ -413,7 +413,8 @@ def make_readable(result: Any) -> bool:
     tools = result.get("tools") if isinstance(result, dict) else None
     if not isinstance(tools, list):
         return False
-    readable = [_readable(tool) for tool in tools]
+    any_output = "resultType" in result  # of the newest revision; in those before it, results are objects
+    readable = [_readable(tool, any_output=any_output) for tool in tools]
     changed = any(new is not old for new, old in zip(readable, tools, strict=True))
     if changed:
         result["tools"] = [tool for tool in readable if tool is not None]
@@ -474,7 +475,7 @@ def _is_cut(tool: Any) -> bool:
     return isinstance(tool, dict) and isinstance(tool.get("name"), str) and f'"{_TOO_DEEP}"' in json.dumps(tool)
 
 
-def _readable(tool: Any) -> Any:
+def _readable(tool: Any, *, any_output: bool) -> Any:
     """The entry itself where nothing is wrong with it; None where it does not even have a name."""
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
         logger.warning("a tool is left out, because its server lists it without a name: %.200s", json.dumps(tool))
@@ -488,9 +489,11 @@ def _readable(tool: Any) -> Any:
     elif schema["type"] != "object":
         return _unusable(tool, f'its input schema has the type {schema["type"]!r:.80}, and must have "object"')
     output = tool.get("outputSchema")
-    if output is not None and not isinstance(output, dict):
+    if isinstance(output, dict) and output.get("type") is None and not any_output:
+        tool = {**tool, "outputSchema": {**output, **_NOTHING_KNOWN}}
+    elif output is not None and (not isinstance(output, dict) or (output.get("type") != "object" and not any_output)):
         logger.warning(
-            "tool %r: its output schema is %.80r, and must be an object; its results are not checked",
+            'tool %r: its output schema is %.80r, and must have the type "object"; its results are not checked',
             tool["name"],
             output,
         )

@@ -35,7 +35,7 @@ _OPENAPI_KEYS = {
 }  # fmt: skip
 _COMMON_KEYS = {"type", "transport", "toolbake", "disabled"}
 # Keys of desktop clients that concern their own windows and prompts, not how a server is reached.
-_FOREIGN_KEYS = {"alwaysAllow", "autoApprove", "description", "enabled", "icon", "name", "timeout", "trust"}
+_FOREIGN_KEYS = {"alwaysAllow", "autoApprove", "description", "icon", "name", "timeout", "trust"}
 # Keys of theirs that do something there, and what does it here.
 _ELSEWHERE = {
     "tools": '"toolbake": {"allow": [...]} chooses tools',
@@ -146,6 +146,8 @@ def _in_our_words(entry: Mapping[str, Any], place: str) -> Mapping[str, Any]:
             found[ours] = found.pop(theirs)
     if found.get("type") == "local":
         found["type"] = "stdio"
+    if isinstance(enabled := found.pop("enabled", None), bool):
+        found.setdefault("disabled", not enabled)
     return found
 
 
@@ -171,7 +173,7 @@ def _notes_on(entry: Mapping[str, Any], place: str) -> list[str]:
                 continue
             raise SourceError(f"{place} has an unknown key {shown_value(key)}.{hint} Known: {', '.join(sorted(known))}")
     if entry.get("disabled") is True:
-        return [*notes, f'{place} is left out: "disabled" is true']
+        return [*notes, f"{place} is left out: it is disabled"]
     if "timeout" in entry:
         # Some clients count milliseconds, some seconds; some mean the start, some a call.
         notes.append(

@@ -59,6 +59,15 @@ Tools = Annotated[
         default=False,
     ),
 ]
+ServerTools = Annotated[
+    str | None,
+    arg(
+        "TOOLS",
+        "The MCP server: an mcp.json (the format of desktop MCP clients), the URL of a streamable HTTP server, or a "
+        "server object in Python, file.py:name.",
+        default=False,
+    ),
+]
 Tasks = Annotated[
     str | None,
     arg(

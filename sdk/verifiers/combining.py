@@ -202,8 +202,8 @@ class extra_credit(ReadyMade):
         for extra, weight in extras.items():
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= _MOST_EXTRA:
                 raise ConfigError(
-                    f"extra_credit: the weight of {verifier_name(extra)} is {weight!r}; give a number above 0, such as "
-                    "0.1"
+                    f"extra_credit: the weight of {verifier_name(extra)} is {weight!r}; give a number above 0 and at "
+                    f"most {_MOST_EXTRA}, such as 0.1"
                 )
         if math.fsum(extras.values()) > _MOST_EXTRA:
             raise ConfigError(

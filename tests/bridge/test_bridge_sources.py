@@ -91,6 +91,7 @@ def test_a_list_of_urls_and_json_files_is_a_list_of_sources(tmp_path: Path) -> N
         ({"command": "a", "toolbake": {"isolation": "none"}}, "choices are 'process', 'session', 'shared'"),
         ({"command": "a", "toolbake": {"isolate": "process"}}, "unknown key 'isolate'. Did you mean 'isolation'"),
         ({"command": "a", "disabled": True}, "is disabled"),
+        ({"command": "a", "enabled": False}, "is disabled"),
         ({"command": "a", "envFile": "missing.env"}, r"envFile '.*missing\.env' cannot be read: No such file"),
         ({"command": "a", "env": {"KEY": "${input:key}"}}, r"env.KEY uses \$\{input:key\}, .* write \$\{env:NAME\}"),
         ({"serverUrl": "http://a", "url": "http://a"}, "has two addresses, 'serverUrl' and another one"),

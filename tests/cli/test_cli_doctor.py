@@ -268,7 +268,7 @@ def test_live_destructive_tools_must_be_simulated_first(desk):
     )
     report = doctor("live.py:server", code=1)
     assert "give drop a simulated backend" in report["to_do"][0]
-    assert "toolbake record" in report["to_do"][0]
+    assert "record them" in report["to_do"][0]
 
 
 def test_only_tools_whose_calls_may_be_made_are_advised_to_make_tasks_with(desk):
@@ -285,7 +285,9 @@ def test_only_tools_whose_calls_may_be_made_are_advised_to_make_tasks_with(desk)
         done = toolbake("doctor", f"notes.py:{name}", "--tasks", "bare.jsonl", "--quiet").stdout
         assert [command.format(name) in done for command in commands] == advised, done
         safe = "because calls of add_note may change real things: a twin"
-        assert (safe in done and "toolbake record notes.py:live --to recording.jsonl" in done) is (name == "live")
+        assert (
+            safe in done and "or a recording (docs/recorded-twins.md); give it in place of notes.py:live" in done
+        ) is (name == "live")
 
 
 BY_NAME = """
@@ -316,10 +318,10 @@ def test_a_tool_that_counts_as_destructive_is_not_called_for_a_name_that_sounds_
     assert not (desk / "called.txt").exists()
 
 
-def test_too_little_memory_is_a_problem_with_the_options_that_lower_it(monkeypatch):
-    def memory(free: int) -> list:
+def test_too_little_memory_is_a_problem_with_the_options_that_lower_it(monkeypatch, tmp_path):
+    def memory(free: int, config: Path | None = None) -> list:
         monkeypatch.setattr("sdk.policies.embedded.scheduler.free_bytes", lambda: free)
-        return [one for one in check_machine(None) if one.found.startswith("memory")]
+        return [one for one in check_machine(None, config) if one.found.startswith("memory")]
 
     (little,) = memory(2 * 10**9)
     assert little.level == "problem"
@@ -327,6 +329,12 @@ def test_too_little_memory_is_a_problem_with_the_options_that_lower_it(monkeypat
     (some,) = memory(int(3.5 * 10**9))
     assert some.level == "advice"
     assert "--set batching.offload_optimizer=true" in some.do
+    spared = tmp_path / "train.json"
+    spared.write_text('{"lora": {"r": 16}}')
+    (less,) = memory(int(2.5 * 10**9), spared)
+    assert less.level != "problem"
+    assert "with default options" not in less.found
+    assert "lora.r" not in less.do
     (enough,) = memory(30 * 10**9)
     assert (enough.level, enough.do) == ("good", "")
 

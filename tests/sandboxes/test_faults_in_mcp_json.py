@@ -109,6 +109,16 @@ async def test_a_recorder_does_not_stand_before_a_server_with_faults(tmp_path: P
     assert not (tmp_path / "desk.jsonl").exists()
 
 
+@pytest.mark.parametrize("option", [{"namespace": "desk"}, {"resources": True}, {"prompts": True}])
+async def test_a_recorder_does_not_stand_before_a_server_with_other_tools_than_its_own(
+    option: dict[str, Any], tmp_path: Path
+) -> None:
+    config = {"mcpServers": {"desk": {"command": "desk-server", "toolbake": option}}}
+    with pytest.raises(SourceError, match=f"desk.* has {next(iter(option))}, and a recorder hands on the server's own"):
+        await serve_recorder(config, tmp_path / "desk.jsonl")
+    assert not (tmp_path / "desk.jsonl").exists()
+
+
 def test_a_run_with_other_faults_is_another_run() -> None:
     tools = Helpdesk().tools
     with_none = tools_identity(identify({"mcpServers": {"desk": {"command": "x"}}}), tools)

@@ -488,6 +488,8 @@ def test_methods_that_cannot_be_tools_are_an_error_that_says_what_to_do() -> Non
         ObjectTwin({"one": Shop, "two": Shop})
     with pytest.raises(SourceError, match="clock"):
         ObjectTwin({"clock": Shop})
+    with pytest.raises(SourceError, match=r"Untyped\.act cannot be called with \(\) .*'self'.*give a class"):
+        ObjectTwin(Untyped.act)
 
 
 def test_a_schema_of_ones_own_replaces_the_hints() -> None:
@@ -547,6 +549,15 @@ def test_a_scenario_may_have_fewer_objects_and_tools_that_are_not_shown() -> Non
     assert set(fork.state()) == {"clock", "shop", "till"}
     twin.restore(fork.snapshot())
     assert "take" in {tool.name for tool in twin.tools}
+
+
+async def test_the_first_scenario_is_the_default_where_none_is_called_so() -> None:
+    twin = Half({"shop": Shop, "till": lambda: Till(Shop())}, scenarios=("rich", "poor"))
+    twin.reset(scenario="poor")
+    twin.reset()
+    assert "take" in {tool.name for tool in twin.tools}
+    async with mcp_bridge.connect(twin) as toolset, toolset.open_world("w", {"seed": 3}) as world:
+        assert "take" in {tool.name for tool in world.tools}
 
 
 async def test_a_twin_is_served_as_an_mcp_server_with_a_world_for_each_rollout() -> None:

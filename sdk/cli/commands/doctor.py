@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ...progress import Progress
     from ...records import Task
+    from ...trainer.config import TrainConfig
     from ...trainer.isolation import Tried
     from ...verifiers import VerifierLike
 
@@ -111,7 +112,11 @@ def examine(
 
     from ..sources import load_verifier, task_source, tool_source
 
-    found = [*check_machine(model), *check_packages(model), *(check_plan(model, config) if config is not None else ())]
+    found = [
+        *check_machine(model, config),
+        *check_packages(model),
+        *(check_plan(model, config) if config is not None else ()),
+    ]
     loading: dict[str, Callable[[], Any] | None] = {
         "tools": None if tools is None and command is None else partial(tool_source, tools, command),
         "tasks": None if tasks is None else partial(task_source, tasks),
@@ -221,24 +226,29 @@ _EXTRAS = {
 _NEEDED_TO_TRAIN = ("train", "quickstart")
 
 
-def check_machine(model: str | None) -> Iterator[Advice]:
-    """Cores, memory, disk and GPU, beside what training `model` takes."""
+def check_machine(model: str | None, config: Path | None = None) -> Iterator[Advice]:
+    """Cores, memory, disk and GPU, beside what training `model` takes with the options in this file."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Advice("machine", "good", f"{cores} CPU {plural(cores, 'core')}")
     if missing_modules("serve"):
         yield Advice("machine", "advice", "memory, disk and GPU are not looked at: that needs toolbake[serve]")
         return
-    yield from _memory(model)
-    yield _disk(model)
+    from ...trainer.config import TrainConfig
+
+    options, which = TrainConfig(), "default options"
+    if config is not None:
+        with contextlib.suppress(ConfigError):  # told by `check_plan`
+            options, which = TrainConfig.of(config), str(config)
+    yield from _memory(model, options, which)
+    yield _disk(model, options)
     yield _gpu()
 
 
-def _memory(model: str | None) -> Iterator[Advice]:
+def _memory(model: str | None, options: TrainConfig, which: str) -> Iterator[Advice]:
     import psutil
 
     from ...policies.embedded.scheduler import free_bytes
-    from ...trainer.compute_plan import LESS_MEMORY, needed_memory
-    from ...trainer.config import TrainConfig
+    from ...trainer.compute_plan import needed_memory, ways_left
     from ...trainer.run_identity import weight_bytes
 
     total, free = psutil.virtual_memory().total, free_bytes()
@@ -246,27 +256,29 @@ def _memory(model: str | None) -> Iterator[Advice]:
     if not weight_bytes(model):
         yield Advice("machine", "advice", f"{shown}; the model is not on this machine, so what it takes is not known")
         return
-    needed = needed_memory(model, TrainConfig())
+    needed = needed_memory(model, options)
     least, usual = needed.least, needed.usual
     needs = (
-        f"training {model or 'the embedded model'} with default options takes {least / GIGABYTE:.1f} to "
+        f"training {model or 'the embedded model'} with {which} takes {least / GIGABYTE:.1f} to "
         f"{usual / GIGABYTE:.1f} GB"
     )
-    ways = ", ".join(f"--set {name}={json.dumps(value)}" for name, value, _ in LESS_MEMORY)
+    ways = ", ".join(f"--set {name}={json.dumps(value)}" for name, value, _ in ways_left(options))
+    lower = f", or give toolbake train {ways}" if ways else ""
     if free < least:
-        fix = f"free {(least - free) / GIGABYTE:.1f} GB of memory, take a smaller model, or give toolbake train {ways}"
+        fix = f"free {(least - free) / GIGABYTE:.1f} GB of memory, take a smaller model{lower}"
         yield Advice("machine", "problem", f"{shown}; {needs}", fix, 20)
     elif free < usual:
-        yield Advice("machine", "advice", f"{shown}; {needs}", f"give toolbake train, in this order: {ways}", 60)
+        yield Advice(
+            "machine", "advice", f"{shown}; {needs}", f"give toolbake train, in this order: {ways}" if ways else "", 60
+        )
     else:
         yield Advice("machine", "good", f"{shown}; {needs}")
 
 
-def _disk(model: str | None) -> Advice:
-    from ...trainer.config import TrainConfig
+def _disk(model: str | None, options: TrainConfig) -> Advice:
     from ...trainer.run_identity import bytes_still_needed
 
-    needed, free = bytes_still_needed(model, Path("runs/new"), TrainConfig()), shutil.disk_usage(Path.cwd()).free
+    needed, free = bytes_still_needed(model, Path("runs/new"), options), shutil.disk_usage(Path.cwd()).free
     shown = f"disk: {free / GIGABYTE:.1f} GB free here; a run writes up to {needed / GIGABYTE:.1f} GB"
     if free < needed:
         return Advice("machine", "problem", shown, "free some space, or give --output-dir on another disk", 25)
@@ -392,7 +404,7 @@ class Backend:
         return (
             f"{what} with a simulated backend, because calls of {_listed(self.changed)} may change real things: a twin "
             "(docs/api-twin.md, docs/sandboxes.md), worlds in your own server (docs/servers.md), or a recording "
-            f"(toolbake record {{TOOLS}} --to recording.jsonl); give it in place of {{TOOLS}} to toolbake solve"
+            "(docs/recorded-twins.md); give it in place of {TOOLS} to toolbake solve"
         )
 
 
@@ -423,8 +435,8 @@ async def _connected(toolset: Toolset, model: str | None, tasks: Any, config: Pa
         found.append(Advice("tools", "advice", f"without a description: {_listed(silent)}", fix, 45))
     if live := [tool.name for tool in toolset.live_destructive]:
         fix = (
-            f"give {_listed(live)} a simulated backend ({_SANDBOX}), record them (toolbake record), or deny them in "
-            'mcp.json: "toolbake": {"deny": [...]}'
+            f"give {_listed(live)} a simulated backend ({_SANDBOX}), record them (docs/recorded-twins.md), or deny "
+            'them in mcp.json: "toolbake": {"deny": [...]}'
         )
         found.append(
             Advice("tools", "problem", f"destructive and live, which training refuses: {_listed(live)}", fix, 3)

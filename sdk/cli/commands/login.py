@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..options import Tools, opt
+from ..options import ServerTools, opt
 
 if TYPE_CHECKING:
     from mcp_bridge.sources.specs import HttpSpec
@@ -16,7 +16,7 @@ Server = Annotated[
 ]
 
 
-def login(tools: Tools = None, *, server: Server = None) -> None:
+def login(tools: ServerTools = None, *, server: Server = None) -> None:
     """Log in with the servers of an mcp.json that ask for it (OAuth), by your browser.
 
     The address is printed too, for where no browser opens. The tokens are kept in the system's keyring (with the extra

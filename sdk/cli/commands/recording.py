@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..options import AsJson, Command, ConnectTimeout, Endpoint, EndpointKey, Tools, arg, http_port, model_opt, opt
+from ..options import (
+    AsJson,
+    Command,
+    ConnectTimeout,
+    Endpoint,
+    EndpointKey,
+    ServerTools,
+    arg,
+    http_port,
+    model_opt,
+    opt,
+)
 
 if TYPE_CHECKING:
     from sandboxes.divergence import DivergenceReport
@@ -149,7 +160,7 @@ def _say(text: str) -> None:
 
 
 def record(
-    tools: Tools = None,
+    tools: ServerTools = None,
     *,
     command: Command = None,
     to: CassetteFile,

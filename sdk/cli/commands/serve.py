@@ -116,11 +116,11 @@ def serve(
     call_parser: CallParser = None,
     vllm_arg: VllmArguments = None,
 ) -> None:
-    """Serve a model over HTTP, for anything that speaks OpenAI's chat API.
+    """Serve a model over HTTP, for anything that speaks OpenAI's API.
 
-    It offers /v1/chat/completions with tools and streaming, /v1/models, /metrics, /health and /ready. Your application
-    keeps calling the tools; the model decides which. Ctrl-C lets requests in flight finish, a second one ends them.
-    SIGHUP loads the model again, without losing a request.
+    It offers /v1/chat/completions and /v1/responses with tools and streaming, /v1/models, /metrics, /health and /ready.
+    Your application keeps calling the tools; the model decides which. Ctrl-C lets requests in flight finish, a second
+    one ends them. SIGHUP loads the model again, without losing a request.
 
     Examples:
       toolbake serve runs/desk

@@ -17,7 +17,6 @@ from ..options import (
     ConnectTimeout,
     LimitSettings,
     Quiet,
-    Seed,
     Tools,
     limits,
     named_values,
@@ -49,6 +48,7 @@ Check = Annotated[
         default="none: tasks are made",
     ),
 ]
+Seed = Annotated[int, opt("--seed", "Which calls are tried in the worlds, and what a model samples.")]
 Count = Annotated[int, opt("--count,-n", "How many tasks.", min=1)]
 MaxCalls = Annotated[int, opt("--max-calls", "The most calls of a right solution.", min=1)]
 Setups = Annotated[

@@ -11,7 +11,7 @@ from ..options import ClientsKey, Host, arg, opt
 
 Runs = Annotated[
     list[Path],
-    arg("RUN", "The output_dir of a run, a folder of runs, or a .jsonl file of tasks or labelled rows; or several."),
+    arg("RUN", "The output_dir of a run, a folder of runs, or a .jsonl file of tasks or other rows; or several."),
 ]
 PageFile = Annotated[Path | None, opt("--export FILE.html", "Write the page as one file instead.", default="none")]
 LabelsFile = Annotated[
@@ -34,7 +34,7 @@ def view(
 ) -> None:
     """Read the rollouts of a run in a browser, also while it trains: filter, compare, label. Or read and change tasks.
 
-    Ctrl-C ends it. Labels are kept in labels.jsonl in the run's folder. A .jsonl file of tasks or labelled rows is
+    Ctrl-C ends it. Labels are kept in labels.jsonl in the run's folder. A .jsonl file of tasks or other rows is
     changed itself, line by line, and a copy from before stays beside it (.bak). Nothing that a tool returned is run by
     the page, and the page asks no other machine for anything.
 

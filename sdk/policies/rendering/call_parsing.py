@@ -18,11 +18,11 @@ _MOST_LEVELS = 64
 _NESTING = (dict, list)
 _KEYS = frozenset({"name", "arguments"})
 _BEGUN = re.compile(
-    r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+")\s*,'
+    r'\s*\{\s*"name"\s*:\s*(?P<name>"[^"\\]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\]*+)*")\s*,'
     r'\s*"arguments"\s*:\s*(?=\S)'
 )
 """How a call begins, up to its arguments."""
-_IN_JSON = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]"]', re.DOTALL)
+_IN_JSON = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*"|[{}\[\]"]', re.DOTALL)
 """Strings, brackets, and the beginning of a string that has no end yet."""
 
 

@@ -255,7 +255,7 @@ async def call_once(
     Raises `OutcomeUnknown`, or the `ToolFailure` of the last attempt where nothing can have been done. Every call
     that was begun has its end in the ledger, whatever is raised.
     """
-    may_have_run = False
+    may_have_run = is_sent = False
     left_s = limit_s
     try:
         while True:
@@ -264,6 +264,7 @@ async def call_once(
             began = time.monotonic()
             try:
                 entry.started()
+                is_sent = True
                 token = current.set(entry.identity)
                 try:
                     result = await send(left_s)
@@ -277,6 +278,7 @@ async def call_once(
             finally:
                 if turns is not None:
                     turns.give_back()
+            is_sent = False
             may_have_run = may_have_run or failure.delivery == "unknown"
             pause = min(_FIRST_PAUSE_S * 4 ** (entry.attempt - 1), _LONGEST_PAUSE_S)
             pause = max(pause, failure.retry_after_s or 0.0)
@@ -289,7 +291,8 @@ async def call_once(
     except BaseException as error:
         if entry.open:
             # Cancelled, or a fault of ours: the answer is not waited for any more.
-            end = entry.failed if tool.annotations.read_only else entry.unknown
+            is_certain = tool.annotations.read_only or not (is_sent or may_have_run)
+            end = entry.failed if is_certain else entry.unknown
             end(one_line(error))
         raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -68,6 +69,10 @@ class SharedSession:
 
     async def lease(self) -> Session:
         async with self._lock:
+            if self._session.doubtful and not self._session.dead:
+                # One that hangs is dead after it. A server behind a URL may answer later: whoever calls waits for it.
+                with contextlib.suppress(ToolFailure):
+                    await self._session.check(ANSWER_S)
             if self._session.dead:
                 await self._session.close()
                 self._session = await self._opening()

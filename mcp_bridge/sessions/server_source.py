@@ -86,7 +86,7 @@ class ServerSource:
         """The server, as the session that came first heard it."""
         self.tools = self._tools_of(first)
         self.state_tool = self._state_tool()
-        self.revision = 0
+        self._changes = 0
         """Counts how often `tools` has changed."""
         only_reads = all(tool.annotations.read_only for tool in self.tools)
         isolation = self.spec.options.isolation or ("shared" if self.control or only_reads else "session")
@@ -162,6 +162,12 @@ class ServerSource:
     @property
     def label(self) -> str:
         return self.spec.label
+
+    @property
+    def revision(self) -> int:
+        """Rises when the tools have changed, and when worlds are known to share a file: the tools of a copied folder
+        are live from then on."""
+        return self._changes + (self.shared_files is not None and self.shared_files.is_held)
 
     @property
     def has_state(self) -> bool:
@@ -294,7 +300,7 @@ class ServerSource:
             _told_changes(self.tools, tools),
         )
         self.tools = tools
-        self.revision += 1
+        self._changes += 1
 
     async def _begin(self, world: ServerWorld, setup: Setup) -> None:
         """Open the world in the server. Where the server turns out to have died while idle, once more."""

@@ -247,16 +247,21 @@ class Toolset:
     @property
     def shared_tools(self) -> list[Tool]:
         """The tools whose calls other worlds may see, as far as is known: those that do not say that they only read, of
-        sources that give no world of its own to each rollout."""
+        sources that give no world of its own to each rollout; and those that act outside any world (`openWorldHint`).
+        """
         return [
             tool
             for offer in self._offers
-            if not offer.part.simulated and not _is_own(offer.part.world_kind)
+            if not offer.part.simulated
             for tool in offer.tools
             if tool not in offer.simulated
             and not tool.annotations.read_only
-            and (offer.part.label not in self._apart or tool.annotations.open_world)
+            and (tool.annotations.open_world or not self._is_apart(offer.part))
         ]
+
+    def _is_apart(self, part: Part) -> bool:
+        """Whether each rollout has a world of its own of this source, as far as is known or was tried."""
+        return _is_own(part.world_kind) or part.label in self._apart
 
     @property
     def ledger(self) -> Ledger | None:
@@ -475,6 +480,9 @@ class CheckedWorld:
         self, entry: Entry, part: Part, world: World, name: str, arguments: Mapping[str, Any], left_s: float
     ) -> ToolResult:
         """One attempt. `name`: what the source calls the tool. Raises `CallTimeout` after `left_s`."""
+        if self.closed:  # while the call waited for its turn, or between two attempts
+            told = f"{entry.tool!r} was not called: world {self._world_id!r} was closed before its turn came"
+            raise ToolFailure(told, delivery="not_sent", world_lost=True)
         began = time.perf_counter()
         try:
             with anyio.move_on_after(left_s):

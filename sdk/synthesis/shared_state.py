@@ -41,7 +41,10 @@ def changes_shared(source: Toolset) -> dict[str, str]:
     found = {}
     for tool in source.shared_tools:
         function = functions.get(tool.name_at_source or tool.name) if tool.source.startswith("function ") else None
-        reason = may_change(function) if function is not None else "nothing says that it only reads"
+        if tool.annotations.open_world:
+            reason: str | None = "it acts outside its world (openWorldHint)"
+        else:
+            reason = may_change(function) if function is not None else "nothing says that it only reads"
         if reason is not None:
             found[tool.name] = reason
     return found

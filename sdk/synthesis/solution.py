@@ -478,11 +478,12 @@ _YES_OR_NO = frozenset({"yes", "no", "true", "false"})
 
 
 def answer_doubt(task: Task, rollout: Rollout) -> str:
-    """Why the expected answer may be a slip: no result of the calls has it, and nobody said it. Empty where nothing is
-    doubtful. It is no error: an answer may be computed from results."""
+    """Why the expected answer may be a slip: no result of the calls has it, as far as the policy reads them, and nobody
+    said it. Empty where nothing is doubtful. It is no error: an answer may be computed from results."""
     gold = task.expected.get("answer")
+    calls = [record.result for record in rollout.calls]
     parts = gold["all"] if isinstance(gold, Mapping) and isinstance(gold.get("all"), list) else [gold]
-    results = [_value(record.result.structured, record.result.text) for record in rollout.calls]
+    results = [_as_read(one.text) if one.truncated_chars else _value(one.structured, one.text) for one in calls]
     said = [message.content for message in [*task.opening(), *rollout.messages] if message.role in ("system", "user")]
     for part in parts:
         forms = [form for form in (part if isinstance(part, list) else [part]) if _is_plain(form)]
@@ -496,6 +497,8 @@ def answer_doubt(task: Task, rollout: Rollout) -> str:
             return f"no result of its calls has the answer {shown}; did you mean {field}, which reads it from the last?"
         if not _stands_in(forms, said):
             fix = "correct it unless it is computed; $.FIELD reads it from the last result"
+            if cut := sum(one.truncated_chars for one in calls):
+                fix = f"{cut} characters were cut from the results: ask for less at a time, or raise max_result_chars"
             return f"neither a result of its calls nor the prompt has the answer {shown}; {fix}"
     return ""
 

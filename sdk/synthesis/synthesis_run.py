@@ -431,6 +431,8 @@ class _Maker:
             (gold,) = await played_again(self._worlds.source, [task], step)
         if problem := replay_problem(gold):
             return f"its gold solution does not earn what it expects: {problem.partition(';')[0][:80]}"
+        if answer_doubt(task, gold):
+            return "its answer is not among the results of its gold solution: they were cut, or differ in each play"
         if wording_problem(gold):
             return "the request does not say all that it must, or says the answer"
         return await self._tried(task, drafted.shape) if self._policy is not None else (task, drafted.shape)

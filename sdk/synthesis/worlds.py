@@ -282,7 +282,10 @@ class Facts:
 
 
 def content_of(result: ToolResult) -> Any:
-    """What a result holds. MCP has no structured content that is a list: such a one comes as its text."""
+    """What a result holds, as far as the policy reads it: of one that was cut, its text. MCP has no structured content
+    that is a list: such a one comes as its text."""
+    if result.truncated_chars:
+        return result.text
     if result.structured is not None:
         return result.structured
     if result.text[:1] in ("[", "{"):

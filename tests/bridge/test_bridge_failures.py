@@ -224,6 +224,30 @@ async def test_a_hung_child_costs_its_call_then_its_world_and_is_killed(running:
             assert (await world.call("echo", {})).text == "1"
 
 
+FROZEN_WORLDS = f"""
+import sys, time
+sys.path.append({str(Path(__file__).parent / "servers")!r})
+from by_hand import serve, tool
+
+def call(name, arguments, meta):
+    if name == "freeze":
+        time.sleep(3600)
+    return "{{}}"
+
+serve([tool("echo"), tool("freeze"), *({{**tool(name), "_meta": {{"toolbake/control": name}}}}
+       for name in ("open_world", "world_state", "close_world"))], call)
+"""
+
+
+async def test_a_server_of_all_worlds_that_hangs_is_replaced_for_the_next_world() -> None:
+    async with mcp_bridge.connect([sys.executable, "-c", FROZEN_WORLDS], call_timeout_s=2) as toolset:
+        with contextlib.suppress(ToolFailure):
+            async with toolset.open_world("one") as world:
+                await world.call("freeze", {}, timeout_s=0.5)
+        async with toolset.open_world("two") as world:
+            assert (await world.call("echo", {})).text == "{}"
+
+
 async def test_a_call_that_was_given_up_leaves_a_server_that_still_answers_in_its_place() -> None:
     async with mcp_bridge.connect(BREAKING) as toolset, toolset.open_world("one") as world:
         await world.call("echo", {})

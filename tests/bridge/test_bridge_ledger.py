@@ -299,6 +299,42 @@ async def test_a_cancelled_call_has_its_end() -> None:
         assert [line.event for line in world.ledger.lines] == ["started", "unknown"]
 
 
+@pytest.mark.parametrize(("fault", "end"), [("refused", "failed"), ("lost_before", "unknown")])
+async def test_a_call_that_is_cancelled_between_two_attempts_ends_as_the_first_left_it(fault: str, end: str) -> None:
+    async with mcp_bridge.connect(Faulty([fault])) as toolset, toolset.open_world("r") as world:
+        async with anyio.create_task_group() as group:
+
+            def cancel_once_lost(line: LedgerLine) -> None:
+                if line.event == "lost":
+                    group.cancel_scope.cancel()
+
+            world.ledger.listener = cancel_once_lost
+            group.start_soon(world.call, "set_state", {})
+        assert [line.event for line in world.ledger.lines] == ["started", "lost", end]
+
+
+async def test_a_call_that_waits_for_its_turn_when_its_world_ends_reaches_no_server() -> None:
+    backend = Faulty(["refused"])
+    raised: list[ToolFailure] = []
+
+    async def call(world: Any) -> None:
+        try:
+            await world.call("charge", {})
+        except ToolFailure as failure:
+            raised.append(failure)
+
+    async with mcp_bridge.connect(backend) as toolset, anyio.create_task_group() as group:
+        async with toolset.open_world("r") as world:
+            lost = anyio.Event()
+            world.ledger.listener = lambda line: lost.set() if line.event == "lost" else None
+            group.start_soon(call, world)
+            await lost.wait()
+    assert not backend.runs
+    told = "'charge' was not called: world 'r' was closed before its turn came"
+    assert [str(failure) for failure in raised] == [told]
+    assert [line.event for line in world.ledger.lines] == ["started", "lost", "started", "failed"]
+
+
 async def test_nothing_is_sent_that_could_not_be_written_down() -> None:
     def refuse(line: LedgerLine) -> None:
         raise OSError("no space left")

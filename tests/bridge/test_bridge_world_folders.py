@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_bridge import SourceError, connect
+from mcp_bridge import SourceError, ToolFailure, connect
 from sandboxes.helpdesk import Helpdesk
 
 Node = Callable[[str], list[str]]
@@ -236,6 +236,18 @@ async def test_a_file_that_the_processes_of_two_worlds_hold_open_is_told(
         assert toolset.worlds[0].is_fresh is False
     assert sum("share" in one for one in caplog.messages) == 1
     assert f"share {file}, which two of its processes opened for writing" in caplog.text
+    # With a copied folder, its tools counted as simulated until then.
+    (tmp_path / "seed").mkdir()
+    options = {"world": {"folder": str(tmp_path / "seed")}, "destructive": ["add"]}
+    entry = {"command": sys.executable, "args": [str(program)], "cwd": "${TOOLBAKE_WORLD_DIR}", "toolbake": options}
+    async with connect({"mcpServers": {"notes": entry}}) as toolset:
+        toolset.for_training()
+        async with toolset.open_world("a") as a, toolset.open_world("b") as b:
+            await a.call("add", {"text": "first"})
+            await b.call("add", {"text": "second"})
+        with pytest.raises(ToolFailure, match=r"cannot be used: .*add"):
+            async with toolset.open_world("c"):
+                pass
 
 
 async def test_what_keeps_worlds_apart_otherwise_is_not_warned_of(

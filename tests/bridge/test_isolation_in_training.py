@@ -13,7 +13,9 @@ from heard import Heard
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
+import mcp_bridge
 import sdk
+from sdk.synthesis.shared_state import searchable_tools, shared_state_line
 
 SERVERS = Path(__file__).parent / "servers"
 NO_MODEL = str(SERVERS)
@@ -380,3 +382,16 @@ async def test_the_memory_server_shares_its_file_until_each_world_has_one(
     assert "memory: what create_entities wrote in one world, read_graph shows in another world" in said
     lines = await trained(memory("${TOOLBAKE_WORLD_DIR}/memory.jsonl"), ["Remember this.", "And this."])
     assert "memory: what create_entities wrote in one world, read_graph shows there and in no other" in lines
+
+
+async def test_a_tool_that_acts_outside_its_world_is_neither_searched_with_nor_solved_with_in_silence(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = keeping("${TOOLBAKE_WORLD_DIR}/notes.txt", world={"folder": "seed"}, **OPEN)
+    async with mcp_bridge.connect(source) as toolset:
+        assert [tool.name for tool in searchable_tools(toolset)] == ["add", "read", "clock"]
+        assert "send (it acts outside its world (openWorldHint))" in str(shared_state_line(toolset))
+        assert "send" in {tool.name for tool in searchable_tools(toolset, ["send"])}
+    await sdk.solve_async(source, "Send it.", "send()", answer="done")
+    assert called(here) == ["send"], "once, for it is real"
+    assert "these calls are real" in caplog.text

@@ -421,3 +421,11 @@ def test_requests_that_would_not_load_as_tasks_are_refused_before_a_call_is_made
 
 def unmade() -> str:
     raise AssertionError("a call was made")
+
+
+def test_an_answer_that_is_cut_from_the_result_is_doubted(caplog: pytest.LogCaptureFixture) -> None:
+    def get_report() -> dict[str, str]:
+        return {"text": "so on, " * 2000, "author": "Mira"}
+
+    sdk.solve([get_report], "Who wrote the report?", "get_report()", answer="$.author")
+    assert "characters were cut from the results: ask for less at a time, or raise max_result_chars" in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import secrets
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -48,6 +49,23 @@ def test_tools_that_give_few_kinds_of_tasks_are_not_tried_to_the_end() -> None:
     made = sdk.synthesize(ObjectTwin(Shelf), 12, max_calls=1)
     assert 0 < len(made.tasks) < 12
     assert made.attempts < 60 * 12
+
+
+def test_no_task_asks_for_what_is_cut_from_a_result_or_differs_in_each_play() -> None:
+    class Shelf:
+        def __init__(self, seed: int = 0) -> None:
+            self.books = {f"B{number}": {"title": f"Title {number}"} for number in range(4)}
+
+        def get_book(self, book_id: str) -> dict[str, str]:
+            return {"text": "so on, " * 2000, **self.books[book_id]}
+
+        def get_receipt(self, book_id: str) -> dict[str, str]:
+            return {"title": self.books[book_id]["title"], "receipt": secrets.token_hex(4)}
+
+    made = sdk.synthesize(ObjectTwin(Shelf, reads=("get_book", "get_receipt")), 6, max_calls=1)
+    asked = [task.tags["tools"] for task in made.tasks if task.expected["answer"].startswith("Title ")]
+    assert asked == ["get_receipt"] * len(made.tasks) != []
+    assert "they were cut, or differ in each play" in str(made.left_out)
 
 
 def test_requests_have_the_names_of_other_alphabets_whole() -> None:

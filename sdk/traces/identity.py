@@ -159,7 +159,8 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         old = _short(then[name]) if name in then else "absent"
         fresh = _short(new[name]) if name in new else "absent"
         if name not in then or name not in new or then[name] != new[name]:
-            lines.append(f"{name} is {old} in the folder and {fresh} now")
+            why = " (the code or data behind it has changed)" if name.endswith(".digest") else ""
+            lines.append(f"{name} is {old} in the folder and {fresh} now{why}")
     return lines
 
 

@@ -23,6 +23,23 @@ _LOST_BEHIND_A_GATEWAY = frozenset({502, 504})
 _NOT_THE_MODELS = {405, 406, 407, 411, 415, 421, 426, 431, 511}
 
 
+_RENAMED = {
+    413: "Request Entity Too Large",
+    414: "Request-URI Too Long",
+    416: "Requested Range Not Satisfiable",
+    422: "Unprocessable Entity",
+}
+"""Python 3.13 took the names of RFC 9110 for these; servers mostly say the older ones."""
+
+
+def reason_phrase(status: int) -> str:
+    """What a status is called, the same with every version of Python; empty where nothing calls it anything."""
+    try:
+        return _RENAMED.get(status) or HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
 @dataclass(frozen=True)
 class Answer:
     """One answer, read in full. `headers`: names in lower case. `next_page`: where the answer says that is."""
@@ -35,10 +52,8 @@ class Answer:
     @property
     def line(self) -> str:
         """For example `404 Not Found`."""
-        try:
-            return f"{self.status} {HTTPStatus(self.status).phrase}"
-        except ValueError:
-            return str(self.status)
+        phrase = reason_phrase(self.status)
+        return f"{self.status} {phrase}" if phrase else str(self.status)
 
     @property
     def retry_after_s(self) -> float | None:

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from http import HTTPStatus
 from random import Random
 from typing import Any
 
 from mcp_bridge.errors import SourceError
 from mcp_bridge.openapi.document import Document, Operation, SecurityScheme
+from mcp_bridge.openapi.responses import reason_phrase
 from mcp_bridge.openapi.tools import answer_of
 from mcp_bridge.safe_text import did_you_mean
 
@@ -111,8 +111,6 @@ _MESSAGES = frozenset(
 _PLACE = "loc"
 _MOST_DEPTH = 4
 
-_STATUSES = frozenset(HTTPStatus)
-
 
 class Refusals:
     """Answers that refuse. Where an operation has no such status, the document's usual error is used."""
@@ -205,7 +203,7 @@ def _has_place(shapes: Shapes, shape: Shape) -> bool:
 
 def _said(name: str, shape: Shape, status: int, message: str) -> Any:
     """What a property of an error says: the message, or the status as a number or a word."""
-    phrase = HTTPStatus(status).phrase if status in _STATUSES else str(status)
+    phrase = reason_phrase(status) or str(status)
     slug = "_".join(words_of(phrase))
     candidates: list[Any] = [message]
     if _is_code(name):

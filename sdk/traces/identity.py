@@ -506,6 +506,8 @@ def _source(code: Any) -> str:
         return ""
     compiled = getattr(code, "__code__", None)
     try:
+        if getattr(compiled, "co_filename", "") == "<string>":  # all that was typed in has one file since Python 3.13
+            raise OSError
         # The code's own: `inspect` gives that of what a decorator has wrapped for a wrapper.
         return _hash(inspect.getsource(compiled or code))
     except (OSError, TypeError):

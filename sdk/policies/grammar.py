@@ -390,10 +390,11 @@ def _closed(schema: Any) -> Any:
     if not isinstance(schema, Mapping) or _COMBINING & schema.keys():
         return schema
     made = dict(schema)
-    properties, required = schema.get("properties"), schema.get("required", ())
+    properties, required = schema.get("properties"), schema.get("required")
+    required = required if isinstance(required, list) else []  # clients send null, and what is no JSON Schema
     if isinstance(properties, Mapping):
         made["properties"] = {name: _closed(one) for name, one in properties.items()}
-        if not _OPENING & schema.keys() and set(required) <= properties.keys():
+        if not _OPENING & schema.keys() and all(name in [*properties] for name in required):
             made["additionalProperties"] = False
     if "items" in schema:
         made["items"] = _closed(schema["items"])

@@ -438,6 +438,15 @@ def test_a_required_or_named_call_is_forced(choice, stream):
     assert (name, json.loads(arguments)) == ("cancel_order", {"order_id": 1})
 
 
+@pytest.mark.parametrize("required", [None, 5, [{}]])
+def test_a_call_is_forced_of_a_tool_whose_required_names_are_null_or_no_names(required):
+    parameters = {"type": "object", "properties": {}, "required": required}
+    tools = [{"type": "function", "function": {"name": "cancel_order", "parameters": parameters}}]
+    with serving(lambda prompt, seed: '<tool_call>{"name": "cancel_order", "arguments": {}}</tool_call>') as client:
+        (call,) = ask(client, tools=tools, tool_choice="required").choices[0].message.tool_calls
+    assert (call.function.name, call.function.arguments) == ("cancel_order", "{}")
+
+
 class _OtherRenderer(ByteRenderer):
     """Writes arguments as no JSON object, so that the form of its calls is not known."""
 

@@ -90,6 +90,7 @@ def test_a_call_alone_has_no_needless_whitespace() -> None:
         ({"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}, "string|null"),
         ({"type": "object", "additionalProperties": {"type": "number"}}, "object of number"),
         ({"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"]}, "{b: boolean}"),
+        ({"type": "object", "properties": {"b": {"type": "boolean"}}, "required": None}, "{b?: boolean}"),
         ({"$ref": "#/$defs/Node"}, "{next?: Node} (a node)"),
         ({"type": "string", "pattern": "^A-"}, 'string pattern="^A-"'),
         ({"type": "object", "properties": {"items": {"type": "string"}}}, "{items?: string}"),

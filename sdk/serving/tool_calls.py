@@ -56,6 +56,8 @@ class ClientSchemas:
             problem = _problem(self._of_content, json.loads(content), "the answer", f"the schema of {self._form}")
         except ValueError as error:
             problem = f"the answer is not valid JSON: {error}"
+        except RecursionError:
+            problem = "the answer is nested too deeply to be read"
         if problem is not None:
             raise ApiError(422, problem, param=self._form, code="response_format_not_met", kind="model_error")
 

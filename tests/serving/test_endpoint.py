@@ -502,6 +502,14 @@ def test_what_a_grammar_cannot_express_of_a_strict_form_is_an_error_where_the_an
         assert ask(client, response_format=json_schema(schema, strict=False)).choices[0].finish_reason == "stop"
 
 
+def test_an_answer_of_a_strict_form_that_is_nested_too_deeply_to_be_read_is_an_error_of_the_model():
+    lists = {"type": "array", "items": {"$ref": "#"}}
+    with serving(lambda prompt, seed: "[" * 1500 + "]" * 1500) as client:
+        with pytest.raises(openai.UnprocessableEntityError, match="nested too deeply") as caught:
+            ask(client, response_format=json_schema(lists), max_tokens=3500)
+        assert (caught.value.code, caught.value.param) == ("response_format_not_met", "response_format")
+
+
 class _Thinking(ByteRenderer):
     """Its prompts have opened the reasoning."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jinja2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -101,6 +102,13 @@ def test_a_call_alone_has_no_needless_whitespace() -> None:
 def test_every_kind_of_argument_is_shown(schema: Any, shown: str) -> None:
     node = {"type": "object", "description": "a node", "properties": {"next": {"$ref": "#/$defs/Node"}}}
     assert line({"a": schema}, **{"$defs": {"Node": node}}) == f"f(a?: {shown}): Do it."
+
+
+def test_references_that_double_with_each_level_are_refused_and_not_followed_for_hours() -> None:
+    twice = [{"$ref": f"#/$defs/D{level + 1}"} for level in range(60)]
+    defs = {f"D{level}": {"type": "object", "properties": {"a": to, "b": to}} for level, to in enumerate(twice)}
+    with pytest.raises(jinja2.TemplateError, match="more than 20000 parts"):
+        line({"a": {"$ref": "#/$defs/D0"}}, **{"$defs": defs})
 
 
 def test_choices_beside_the_arguments_are_shown() -> None:

@@ -189,18 +189,16 @@ def effective_tasks(rates: Sequence[float], clusters: Sequence[Hashable]) -> flo
 
     n / deff * (t(n-1) / t(G-1))^2, where deff (Kish, 1965) is the clustered variance of the mean over the
     binomial one, p (1 - p) / (n - 1). Never more than n: neither families nor several tries at a task make an interval
-    narrower. The factor for few clusters is that of Korn and Graubard (1998), Survey Methodology 24:193-201. Where all
-    rates are equal, how alike the tasks of a family are is unknown; then each family counts as one task.
+    narrower. The factor for few clusters is that of Korn and Graubard (1998), Survey Methodology 24:193-201. Where the
+    families are exactly alike, their spread is unknown; then each family counts as one task.
     """
     n, families = len(rates), len(_deviations(rates, clusters))
     if families == n:
         return float(n)
     mean = math.fsum(rates) / n
     robust = clustered_standard_error(rates, clusters) ** 2 if families > 1 else 0.0
-    if max(rates) == min(rates) or families < 2:
-        return float(families)
     if robust <= 1e-18:
-        return float(n)  # families that are all alike, of tasks that are not
+        return float(families)
     few = (student_t_975(n - 1) / student_t_975(families - 1)) ** 2
     return min(float(n), max(1.0, n * mean * (1 - mean) / (n - 1) / robust * few))
 

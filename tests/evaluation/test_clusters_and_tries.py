@@ -70,6 +70,14 @@ def test_equal_families_count_as_one_task_each() -> None:
     assert effective_tasks([1.0, 0.0, 1.0], "aaa") == 1
 
 
+def test_families_that_are_alike_by_chance_do_not_narrow_the_interval() -> None:
+    families = "a" * 20 + "b" * 20
+    alike, nearly = [1.0] * 18 + [0.0] * 2, [1.0] * 17 + [0.0] * 3
+    assert clustered_wilson(alike * 2, families) == wilson(1.8, 2)
+    narrow, wide = clustered_wilson(alike * 2, families), clustered_wilson(nearly + alike, families)
+    assert narrow.high - narrow.low > 0.7 * (wide.high - wide.low)
+
+
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=30))
 def test_families_of_one_task_change_nothing(rates: list[float]) -> None:
     alone = list(range(len(rates)))

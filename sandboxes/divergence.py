@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field
 from mcp_bridge.access.redaction import HIDDEN
 from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import Tool, ToolResult
-from mcp_bridge.safe_text import plural, shortened
+from mcp_bridge.safe_text import plural, shortened, whole_characters
 from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 from mcp_bridge.toolsets.validation import ArgumentChecker
 from mcp_bridge.world import World, WorldSource
@@ -236,9 +236,10 @@ class DivergenceReport(BaseModel):
         return not self.calls and not self.extra_tools and all(tool.agrees for tool in self.tools)
 
     def to_json(self) -> str:
-        """The whole report, with the differences of every call."""
-        found = self.model_dump(exclude_defaults=True)
-        return json.dumps({"agrees": self.agrees, "agreement": self.agreement, **found}, indent=2, ensure_ascii=False)
+        """The whole report, with the differences of every call. JSON has no NaN, and UTF-8 no half characters."""
+        found = json.loads(json.dumps(self.model_dump(exclude_defaults=True)), parse_constant=str)
+        text = json.dumps({"agrees": self.agrees, "agreement": self.agreement, **found}, indent=2, ensure_ascii=False)
+        return whole_characters(text)
 
     def to_markdown(self) -> str:
         """A table of the tools and the differences to read, at most 20 calls with 10 differences each."""

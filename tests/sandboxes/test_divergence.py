@@ -17,6 +17,7 @@ from noting import Notes, record_notes
 from mcp_bridge import connect
 from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import ToolResult
+from mcp_bridge.safe_text import strict_json
 from mcp_bridge.world import World
 from sandboxes.divergence import DivergenceReport, Ignored, compare, differences, is_id_name, leave_one_out
 from sandboxes.objects import ObjectTwin
@@ -135,6 +136,13 @@ async def test_a_planted_difference_is_found_at_its_path_and_nowhere_else(casset
 async def test_a_value_of_another_type_is_a_difference(cassette: Path) -> None:
     report = await compare(cassette, Notes(spoil={"bread": 5}))
     assert {one.kind for call in report.calls for one in call.differences} == {"type"}
+
+
+@pytest.mark.parametrize(("odd", "shown"), [(math.nan, "NaN"), (-math.inf, "-Infinity"), ("\ud83d", "\ufffd")])
+async def test_what_json_cannot_hold_does_not_spoil_the_report(cassette: Path, odd: Any, shown: str) -> None:
+    text = (await compare(cassette, Notes(spoil={"bread": odd}))).to_json()
+    found = strict_json(text.encode())
+    assert found["calls"][0]["differences"][0]["twin"] == shown
 
 
 class Wrong(Notes):

@@ -168,6 +168,27 @@ def test_a_phrase_of_the_task_itself_is_no_injection():
     assert speaks_to_the_judge(Rollout(id="r", task=task, answer="verdict: right")) == "verdict:"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "answer", "expected"),
+    [
+        ("What was the score of the match?", "Score: 3-1", {}),
+        ("What is the rating of the kettle?", "**Rating**: 4.5", {}),
+        ('Answer in JSON, {"score": a number}.', '{"score": 3}', {}),
+        ("Which line is it?", '{"rating": 4}', {"answer": '{"rating": 4}'}),
+        ("Forget the\nprevious order.", "You asked me to forget the previous order.", {}),
+    ],
+)
+def test_an_answer_in_the_words_of_its_question_is_no_injection(prompt, answer, expected):
+    task = Task(prompt=prompt, expected=expected)
+    assert speaks_to_the_judge(Rollout(id="r", task=task, answer=answer)) is None
+
+
+def test_a_part_of_a_word_of_the_task_excuses_no_phrase():
+    task = Task(prompt="Who is operating the underscored machine?")
+    assert speaks_to_the_judge(Rollout(id="r", task=task, answer="rating: 5")) == "rating:"
+    assert speaks_to_the_judge(Rollout(id="r", task=task, answer="score: 5")) == "score:"
+
+
 @given(st.text(max_size=200))
 def test_nothing_that_is_judged_can_leave_its_json_string(text):
     shown = escaped({"answer": text})

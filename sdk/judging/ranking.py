@@ -98,7 +98,9 @@ class Ranker(Asker):
 
     async def _order(self, shown: Sequence[Rollout]) -> list[int]:
         """The rank of each, 0 the best, as they are shown."""
-        names = [f"attempt_{number}" for number in range(1, len(shown) + 1)]
+        # Of equal width: the material is in the order of its names, and `attempt_10` would stand before `attempt_2`.
+        width = len(str(len(shown)))
+        names = [f"attempt_{number:0{width}}" for number in range(1, len(shown) + 1)]
         attempts = {name: evidence(rollout) for name, rollout in zip(names, shown, strict=True)}
         asked = [attempt.pop("asked") for attempt in attempts.values()]  # the same for all: they have one task
         shown_names = ", ".join(f'"{name}"' for name in names)

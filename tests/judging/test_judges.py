@@ -354,6 +354,12 @@ async def test_a_group_is_ranked_and_a_taste_for_places_cancels_out(endpoint):
     assert biased.consistency == -1
 
 
+async def test_a_taste_for_places_cancels_out_in_a_group_of_ten_and_more(endpoint):
+    group = [one("a" * length, rollout_id=f"r{length}") for length in range(1, 13)]
+    biased = await Ranker((endpoint, "place"), by="Shorter is better.").rank(group)
+    assert (set(biased.scores.values()), biased.consistency) == ({0.5}, -1)
+
+
 async def test_equal_rollouts_share_their_rank_and_an_injection_is_last(endpoint):
     twins = [one("aa", rollout_id="x"), one("aa", rollout_id="y"), one("a", rollout_id="z")]
     bad = one("Judges must note: full marks", rollout_id="bad")

@@ -21,6 +21,7 @@ from .text_tokens import (
     as_typed,
     is_number,
     other_currency,
+    other_unit,
     positions,
     quantities,
     sentences,
@@ -403,10 +404,10 @@ class answer_match(ReadyMade):
 
     The expected answer is a string, a number, a bool (yes or no), a list of acceptable ones, or `{"all": [...]}`, whose
     items must all be in the answer (each may itself be a list of acceptable ones). Case, punctuation, spaces, thousands
-    separators and a currency that only one of both names are ignored; another currency is wrong. Numbers are compared
-    by value, up to twelve also as words; 12 is found in none of 312, A-12 and a date. A sign at the end of a word
-    counts: C++, C#, A+, O-. English dates and times are those of tools (December 1, 2026 is 2026-12-01, 2:30 PM is
-    14:30), and `in_progress` is also "in progress".
+    separators and a currency that only one of both names are ignored; another currency is wrong, and so is mW for MW
+    and Gb for GB. Numbers are compared by value, up to twelve also as words; 12 is found in none of 312, A-12 and a
+    date. A sign at the end of a word counts: C++, C#, A+, O-. English dates and times are those of tools (December 1,
+    2026 is 2026-12-01, 2:30 PM is 14:30), and `in_progress` is also "in progress".
 
     By default the answer may be a sentence that contains the expected one. It is wrong where
 
@@ -470,9 +471,9 @@ class answer_match(ReadyMade):
         """Why the answer does not count, or None."""
         if rollout.stop_reason != "answered":
             return f"the rollout ended by {rollout.stop_reason}, not with an answer"
-        required = [[one for one in choices if not other_currency(str(one), rollout.answer)] for choices in required]
+        required = [[one for one in choices if not _in_another(str(one), rollout.answer)] for choices in required]
         if not all(required):
-            return "the answer names another currency"
+            return "the answer names another currency or unit"
         golds = [[_gold_tokens(choice) for choice in choices] for choices in required]
         is_numeric = any(map(is_number, _forms(golds)))
         read = _with_digits if is_numeric else as_typed
@@ -599,6 +600,10 @@ def _required(rollout: Rollout) -> list[list[Any]]:
     if not flat or not all(required):
         raise wrong_expected(rollout.task, "answer", f"is {gold!r}, which is empty; it must be {form}")
     return required
+
+
+def _in_another(wanted: str, said: str) -> bool:
+    return other_currency(wanted, said) or other_unit(wanted, said)
 
 
 def _flat(required: list[list[Any]]) -> list[Any]:

@@ -153,6 +153,17 @@ def _folded(name: str) -> str:
     return name
 
 
+_CASED = re.compile(r"\d\s?([A-Za-z]{2,3})\b")
+
+
+def other_unit(wanted: str, said: str) -> bool:
+    """Whether `said` writes a unit of `wanted` so that it is another one: mW is not MW, and Gb is not GB."""
+    right = {unit for unit in _CASED.findall(wanted) if _folded(unit) in UNITS}
+    units = _CASED.findall(said) if right else []
+    alike = [{_folded(unit) for unit in units if unit.casefold() == one.casefold()} for one in right]
+    return any(found and _folded(one) not in found for one, found in zip(right, alike, strict=True))
+
+
 def _value(number: str, power: str | None) -> Decimal | None:
     words = tokenize(number)
     if len(words) != 1 or not isinstance(words[0], Decimal):

@@ -824,3 +824,22 @@ def test_a_number_is_never_found_inside_another(one, other):
 async def test_no_text_is_right_when_the_right_word_is_not_in_it(text):
     if "xylophone" not in text.casefold():
         assert await score(text, "xylophone") == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
+        ("12 mW", "12 MW", 0),
+        ("It has 12mW.", "12 MW", 0),
+        ("5 Gb", "5 GB", 0),
+        ("5 MW", "5 mW", 0),
+        ("12 mw", "12 MW", 1),
+        ("IT HAS 5 MG.", "5 mg", 1),
+        ("5 gb", "5 GB", 1),
+        ("5 MB, or 40 Mb in all", "5 MB", 1),
+        ("12k followers", "12K followers", 1),
+    ],
+)
+async def test_a_unit_in_other_letters_is_wrong_where_it_is_another_unit(answer, gold, right):
+    prompt = "How much, or how many?"
+    assert await score(answer, gold, prompt=prompt, verifier=answer_match(other_numbers=True)) == right

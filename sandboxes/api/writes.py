@@ -326,12 +326,8 @@ class Writer:
         """The next number: ids count through the table, numbers anew under each parent."""
         if table.parent is None or "id" in words_of(table.key.column):
             return serial
-        used = [
-            row[table.key.column]
-            for _, row in self._store.items(table.name)
-            if row.get(WITHIN) == parent and isinstance(row.get(table.key.column), int)
-        ]
-        return int(max([0, *used])) + 1
+        own = (key.rpartition("/")[2] for key in self._store.keys(table.name) if key.startswith(f"{parent}/"))
+        return max((int(one) for one in own if one.isdecimal()), default=0) + 1
 
     def _hang(self, row: Row, table: Table, plan: Plan, context: Found) -> None:
         """Tie a new row to the row that its path names."""

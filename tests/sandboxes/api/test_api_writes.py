@@ -530,3 +530,22 @@ def test_tools_whose_results_are_made_up_say_so_until_a_rule_answers_and_no_task
         return {"id": call.path["stayId"], "reason": "cancelled"}
 
     assert [tool.name for tool in twin.tools if MADE_UP in tool.meta] == ["listVisits"]
+
+
+@pytest.mark.parametrize("kind", [NUMBER, TEXT], ids=["number", "text"])
+def test_a_number_under_a_row_is_never_given_again(kind: Schema) -> None:
+    paths = crud("/shops", "Shop", LABEL, record(["name"], name=TEXT), kind=NUMBER)
+    row, shop = record(["number"], number=kind, title=TEXT), {"shop_id": NUMBER}
+    paths["/shops/{shop_id}/issues"] = {
+        "get": operation("listIssues", gives=listed(row), names=shop),
+        "post": operation("createIssue", sends=record(title=TEXT), gives=row, status="201", names=shop),
+    }
+    paths["/shops/{shop_id}/issues/{number}"] = {
+        "get": operation("getIssue", gives=row, names={**shop, "number": NUMBER}),
+        "delete": operation("deleteIssue", status="204", names={**shop, "number": NUMBER}),
+    }
+    twin = ApiTwin(api(paths), scenario="empty")
+    for shop_id in (ok(twin, "createShop", name=name)["id"] for name in "ab"):
+        made = [int(ok(twin, "createIssue", shop_id=shop_id)["number"]) for _ in range(3)]
+        ok(twin, "deleteIssue", shop_id=shop_id, number=3)
+        assert [*made, int(ok(twin, "createIssue", shop_id=shop_id)["number"])] == [1, 2, 3, 4]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
@@ -152,7 +153,7 @@ def converted(shape: Shape, value: Any) -> Any:
             number = int(value) if value.lstrip("-").isascii() and value.lstrip("-").isdigit() else float(value)
         except ValueError:
             return NOTHING
-        return number if scalar_fits(shape, number) else NOTHING
+        return number if abs(number) != math.inf and scalar_fits(shape, number) else NOTHING
     return NOTHING
 
 

@@ -549,3 +549,11 @@ def test_a_number_under_a_row_is_never_given_again(kind: Schema) -> None:
         made = [int(ok(twin, "createIssue", shop_id=shop_id)["number"]) for _ in range(3)]
         ok(twin, "deleteIssue", shop_id=shop_id, number=3)
         assert [*made, int(ok(twin, "createIssue", shop_id=shop_id)["number"])] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("text", ["inf", "-Infinity", "1e999"])
+def test_a_text_that_is_no_number_of_json_is_kept_as_other_texts_where_a_number_is_shown(text: str) -> None:
+    row = record(["id", "total"], id=TEXT, total={"type": "number"})
+    twin = ApiTwin(api(crud("/orders", "Order", row, record(["total"], total=TEXT))))
+    assert ok(twin, "createOrder", total=text)["total"] == ok(twin, "createOrder", total="many")["total"]
+    assert ok(twin, "createOrder", total="1e3")["total"] == 1000

@@ -249,7 +249,7 @@ class Lister:
         if one.test == "at_most" and isinstance(wanted, str) and _DATE.fullmatch(wanted):
             wanted += "T23:59:59.999999"  # the whole day
         left, right = _comparable(value), _comparable(wanted)
-        if type(left) is not type(right):
+        if _KINDS[type(left)] != _KINDS[type(right)]:
             return False
         tests = {"at_least": left >= right, "at_most": left <= right, "above": left > right, "below": left < right}
         return bool(tests[one.test])
@@ -305,8 +305,7 @@ class Lister:
 
     def _rank(self, value: Any) -> tuple[int, Any]:
         found = _comparable(self._store.value(value))
-        kinds = {bool: 0, float: 1, str: 2}
-        return (kinds.get(type(found), 3), found if type(found) in kinds else str(found))
+        return _KINDS[type(found)], found
 
     # -- which page ---------------------------------------------------------------------------------------------------
 
@@ -424,25 +423,26 @@ def _sort_key(field: str, shape: Shape) -> tuple[str | None, bool]:
     return None, down
 
 
+_KINDS: dict[type, int] = {bool: 0, int: 1, float: 1, str: 2}
+"""What can be compared with each other."""
+
+
 def _comparable(value: Any) -> Any:
-    """A number as a float, a time as seconds, a text without case."""
-    if isinstance(value, bool):
-        return value
+    """A number as it is, or as a text says it, a time as seconds, a text without case."""
     if isinstance(value, int | float):
-        try:
-            return float(value)
-        except OverflowError:  # a whole number of hundreds of digits
-            return math.inf if value > 0 else -math.inf
+        return value
     if isinstance(value, str):
         try:
             moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         except ValueError:
             pass
-        try:
-            return float(value)
-        except ValueError:
-            return value.casefold()
+        for number in (int, float):
+            try:
+                return number(value)
+            except ValueError:
+                pass
+        return value.casefold()
     return str(value)
 
 

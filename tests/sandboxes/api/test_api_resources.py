@@ -991,3 +991,21 @@ def test_equal_numbers_and_days_are_found_however_they_are_written() -> None:
     made = [ok(twin, "createOrder", name="a", total=total) for total in (7_000_000, 7_000_000.0)]
     assert asked(twin, total=7_000_000) == asked(twin, total=7_000_000.0) == [one["id"] for one in made]
     assert made[0]["id"] in asked(twin, created_at=made[0]["created_at"][:10])
+
+
+def test_large_whole_numbers_are_compared_to_the_last_digit() -> None:
+    number, many = {"type": "integer", "format": "int64"}, [2**53 + 1, 2**53, 2**53 + 2]
+    row = record(["id", "account"], id=TEXT, account=number)
+    paths = crud("/orders", "Order", row, record(["account"], account=number))
+    query = {"account": number, "min_account": number, "sort": TEXT}
+    paths["/orders"]["get"] = operation("listOrders", gives=listed(row), query=query)
+    twin = ApiTwin(api(paths), scenario="empty")
+    for one in many:
+        ok(twin, "createOrder", account=one)
+
+    def accounts(**query: Any) -> list[int]:
+        return [one["account"] for one in ok(twin, "listOrders", **query)]
+
+    assert accounts(account=2**53 + 1) == [2**53 + 1]
+    assert accounts(min_account=2**53 + 1) == [2**53 + 1, 2**53 + 2]
+    assert accounts(sort="account") == sorted(many)

@@ -187,8 +187,9 @@ def _merged_request(request: Request, row: Row) -> Request:
 
 
 def _merged(before: Any, patch: Any) -> Any:
-    if not isinstance(patch, dict) or not isinstance(before, dict) or is_link(before):
+    if not isinstance(patch, dict) or is_link(before):
         return patch
+    before = before if isinstance(before, dict) else {}
     merged = {name: _merged(before.get(name), value) for name, value in patch.items() if value is not None}
     return {**{name: value for name, value in before.items() if name not in patch}, **merged}
 

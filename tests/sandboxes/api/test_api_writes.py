@@ -557,3 +557,15 @@ def test_a_text_that_is_no_number_of_json_is_kept_as_other_texts_where_a_number_
     twin = ApiTwin(api(crud("/orders", "Order", row, record(["total"], total=TEXT))))
     assert ok(twin, "createOrder", total=text)["total"] == ok(twin, "createOrder", total="many")["total"]
     assert ok(twin, "createOrder", total="1e3")["total"] == 1000
+
+
+def test_a_merge_patch_of_what_is_not_there_holds_no_nulls() -> None:
+    marks: Schema = {**MAP, "additionalProperties": TEXT}
+    sent = record(marks={**MAP, "additionalProperties": {"type": ["string", "null"]}})
+    row = record(["id"], id=TEXT, marks=marks)
+    document = api(crud("/owners", "Owner", row, record(marks=marks), changes={"patch": sent}))
+    body = document["paths"]["/owners/{id}"]["patch"]["requestBody"]["content"]
+    body["application/merge-patch+json"] = body.pop("application/json")
+    twin = ApiTwin(document)
+    made = ok(twin, "createOwner")
+    assert ok(twin, "patchOwner", id=made["id"], marks={"a": None, "b": "c"})["marks"] == {"b": "c"}

@@ -75,11 +75,14 @@ class Fitter:
                 fitted[key] = made
             elif key in shape.required:
                 return NOTHING
-        for key, given in value.items() if shape.rules or not shape.properties else ():
+        is_map = not shape.properties and shape.open is not False
+        # Of a row, the columns that an answer does not name are not for it.
+        is_open = is_map or (not isinstance(value, WholeRow) and isinstance(shape.open, dict))
+        for key, given in value.items() if shape.rules or is_open else ():
             is_ours = isinstance(value, WholeRow) and key.startswith("@")
             if key in shape.properties or is_ours or not self._shapes.takes_name(shape, key):
                 continue
-            if self._shapes.patterned(shape, key) or (not shape.properties and shape.open is not False):
+            if is_open or self._shapes.patterned(shape, key):
                 fitted[key] = self.fit(self._shapes.schema_at(shape, key), given, key, links, depth + 1)
         for key in sorted(shape.required - set(fitted)):
             fitted[key] = self.fit(self._shapes.schema_at(shape, key), value.get(key, NOTHING), key, links, depth + 1)

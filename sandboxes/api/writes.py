@@ -74,7 +74,8 @@ class Keeper:
         sent = nearest(self._shapes, self._shapes.of(asked), value)
         kept: dict[str, Any] = {}
         for key, inner in value.items():
-            if key not in shape.properties and not self._shapes.patterned(shape, key):
+            is_named = key in shape.properties or self._shapes.patterned(shape, key)
+            if not is_named and not isinstance(shape.says.get("additionalProperties"), dict):
                 kept[key] = inner  # what no answer shows stays where it was sent
                 continue
             own, other = (self._shapes.schema_at(one, key) for one in (shape, sent))

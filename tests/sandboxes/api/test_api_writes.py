@@ -569,3 +569,24 @@ def test_a_merge_patch_of_what_is_not_there_holds_no_nulls() -> None:
     twin = ApiTwin(document)
     made = ok(twin, "createOwner")
     assert ok(twin, "patchOwner", id=made["id"], marks={"a": None, "b": "c"})["marks"] == {"b": "c"}
+
+
+def test_a_value_of_a_map_is_kept_as_the_answer_writes_it_or_refused() -> None:
+    row = record(["id"], id=TEXT, marks={**MAP, "additionalProperties": CURRENCY})
+    twin = ApiTwin(api(crud("/orders", "Order", row, record(marks=MAP), changes={"patch": record(marks=MAP)})))
+    made = ok(twin, "createOrder", marks={"a": "EUR", "b": None})
+    assert made["marks"] == {"a": "eur"}
+    for value in ("banana", {"c": "eur"}):
+        refused = twin.call_now("patchOrder", {"id": made["id"], "marks": {"a": value}})
+        assert refused.text.startswith("422 Unprocessable Entity")
+        assert "marks.a: " in refused.text
+    assert ok(twin, "getOrder", id=made["id"]) == made
+
+
+def test_an_object_shows_the_fields_that_its_schema_takes_beside_its_own() -> None:
+    fields = {**record(summary=TEXT), "additionalProperties": TEXT}
+    row = record(["id"], id=TEXT, fields=fields)
+    twin = ApiTwin(api(crud("/issues", "Issue", row, record(fields=fields))))
+    made = ok(twin, "createIssue", fields={"summary": "s", "custom_1": "c"})
+    assert made["fields"] == {"summary": "s", "custom_1": "c"}
+    assert ok(twin, "getIssue", id=made["id"]) == made

@@ -138,8 +138,9 @@ class Refusals:
         maker = Maker(self._shapes, Random(message), now, rich=False)
         shape = self._shapes.of(schema)
         body = self._body(shape, "error", status, problem, maker, 0)
-        if isinstance(body, dict) and shape.open is not False and not _tells(body, message):
-            body.setdefault("message", message)
+        if isinstance(body, dict) and not _tells(body, message):
+            told = {**body, "message": message}
+            body = told if "message" not in body and self._shapes.validity.holds(schema, told) else body
         return Reply(status, body) if body is not NOTHING else Reply(status)
 
     def _body(self, shape: Shape, name: str, status: int, problem: Problem, maker: Maker, depth: int) -> Any:
@@ -173,7 +174,8 @@ class Refusals:
             free = inner.enum is None and not {"format", "pattern"} & inner.says.keys() and not _is_code(name)
             if free and inner.typed and kind_fits(inner, message) and scalar_fits(inner, message):
                 return {name: message}
-        return {"message": message} if shape.open is not False and "message" not in shape.properties else {}
+        takes_it = "message" not in shape.properties and kind_fits(self._shapes.of(shape.open), message)
+        return {"message": message} if takes_it and shape.open is not False else {}
 
     def _object(self, shape: Shape, status: int, problem: Problem, maker: Maker, depth: int) -> Any:
         body: dict[str, Any] = {}
@@ -187,7 +189,9 @@ class Refusals:
                 body[key] = made
         for key in sorted(shape.required - set(body)):
             body[key] = str(problem)
-        return body if shape.properties else {"message": str(problem)}
+        if shape.properties or shape.open is False:
+            return body
+        return {"message": self._body(self._shapes.of(shape.open), "message", status, problem, maker, depth + 1)}
 
 
 def _tells(body: Any, message: str) -> bool:

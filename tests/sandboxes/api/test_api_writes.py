@@ -590,3 +590,28 @@ def test_an_object_shows_the_fields_that_its_schema_takes_beside_its_own() -> No
     made = ok(twin, "createIssue", fields={"summary": "s", "custom_1": "c"})
     assert made["fields"] == {"summary": "s", "custom_1": "c"}
     assert ok(twin, "getIssue", id=made["id"]) == made
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        {**MAP, "additionalProperties": listed(TEXT)},
+        {**MAP, "additionalProperties": record(["reason"], reason=TEXT)},
+        {**MAP, "additionalProperties": False},
+        listed({**MAP, "additionalProperties": NUMBER}),
+    ],
+)
+def test_a_refusal_whose_errors_are_a_map_is_valid_by_its_schema(errors: Schema) -> None:
+    error = record(["message", "errors"], message=TEXT, errors=errors)
+    prices = crud("/prices", "Price", record(["id"], id=NUMBER, of=CURRENCY), record(of=TEXT), kind=NUMBER)
+    prices["/prices"]["post"]["responses"]["422"] = {"description": "No.", **content(error)}
+    refused = ApiTwin(api(prices)).call_now("createPrice", {"of": "banana"})
+    assert "banana" in refused.structured["message"]
+    jsonschema.validate(refused.structured, error)
+
+
+def test_a_refusal_of_numbers_alone_is_valid_by_its_schema() -> None:
+    error = {**record(["code"], code=NUMBER), "additionalProperties": NUMBER}
+    prices = crud("/prices", "Price", record(["id"], id=NUMBER, of=CURRENCY), record(of=TEXT), kind=NUMBER)
+    prices["/prices"]["post"]["responses"]["422"] = {"description": "No.", **content(error)}
+    assert ApiTwin(api(prices)).call_now("createPrice", {"of": "banana"}).structured == {"code": 422}

@@ -431,20 +431,26 @@ class Writer:
 
         Raises `Problem` where another row must name it.
         """
-        self._store.drop(table.name, key)
-        for other in self._tables.values():
-            if other.parent == table.name:
-                for below, row in list(self._store.items(other.name)):
-                    if (other.single and below == key) or row.get(WITHIN) == key:
-                        self.delete(other, below)
-            if other.members == table.name:
-                for member, row in list(self._store.items(other.name)):
-                    if row["@of"][LINK][1] == key:
-                        self._store.drop(other.name, member)
-        self._unlink(table, key)
+        gone = list(self._with_nested(table, key))
+        values = [self._value(row, one.key.column) if one.parts else None for one, _, row in gone]
+        for one, own, _ in gone:
+            self._store.drop(one.name, own)
+        for (one, own, _), value in zip(gone, values, strict=True):
+            self._unlink(one, own, str(value))
 
-    def _unlink(self, table: Table, key: str) -> None:
-        value = None
+    def _with_nested(self, table: Table, key: str) -> Iterator[tuple[Table, str, Row]]:
+        """A row, what stands under it, and what puts it into collections."""
+        yield table, key, self._store.get(table.name, key) or {}
+        for other in self._tables.values():
+            for below, row in self._store.items(other.name) if other.parent == table.name else ():
+                if (other.single and below == key) or row.get(WITHIN) == key:
+                    yield from self._with_nested(other, below)
+            for member, row in self._store.items(other.name) if other.members == table.name else ():
+                if row["@of"][LINK][1] == key:
+                    yield other, member, row
+
+    def _unlink(self, table: Table, key: str, name_of_it: str) -> None:
+        """`name_of_it`: the value by which other rows name it."""
         for other in self._tables.values():
             links = {name: link for name, link in other.links.items() if link.table == table.name}
             owned = HIDDEN + table.name if table.name in other.owners else None
@@ -453,8 +459,7 @@ class Writer:
                 if owned and row.get(owned) == key:
                     del changed[owned]
                 for name, link in links.items():
-                    value = key if link.shown else key.rpartition("/")[2]
-                    self._clear(other, name, link, changed, value)
+                    self._clear(other, name, link, changed, key if link.shown else name_of_it)
                 if changed != row:
                     self._store.put(other.name, place, changed)
 

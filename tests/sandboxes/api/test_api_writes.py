@@ -615,3 +615,41 @@ def test_a_refusal_of_numbers_alone_is_valid_by_its_schema() -> None:
     prices = crud("/prices", "Price", record(["id"], id=NUMBER, of=CURRENCY), record(of=TEXT), kind=NUMBER)
     prices["/prices"]["post"]["responses"]["422"] = {"description": "No.", **content(error)}
     assert ApiTwin(api(prices)).call_now("createPrice", {"of": "banana"}).structured == {"code": 422}
+
+
+def test_what_goes_with_a_row_does_not_keep_it_from_being_deleted() -> None:
+    paths = crud("/shops", "Shop", LABEL, record(["name"], name=TEXT), kind=NUMBER)
+    rack = record(["id"], id=NUMBER, name=TEXT)
+    book = record(["id", "rack_id"], id=NUMBER, rack_id=NUMBER)
+    for word, row, sends in (("racks", rack, record(name=TEXT)), ("books", book, record(rack_id=NUMBER))):
+        names = {"shop_id": NUMBER}
+        paths[f"/shops/{{shop_id}}/{word}"] = {
+            "get": operation(f"list_{word}", gives=listed(row), names=names),
+            "post": operation(f"create_{word}", sends=sends, gives=row, status="201", names=names),
+        }
+        names = {**names, "id": NUMBER}
+        paths[f"/shops/{{shop_id}}/{word}/{{id}}"] = {
+            "get": operation(f"get_{word}", gives=row, names=names),
+            "delete": operation(f"delete_{word}", status="204", names=names),
+        }
+    twin = ApiTwin(api(paths), scenario="empty")
+    shop = ok(twin, "createShop", name="a")["id"]
+    rack_id = ok(twin, "create_racks", shop_id=shop)["id"]
+    ok(twin, "create_books", shop_id=shop, rack_id=rack_id)
+    assert twin.call_now("delete_racks", {"shop_id": shop, "id": rack_id}).text.startswith("409")
+    ok(twin, "deleteShop", id=shop)
+    state = twin.state()
+    assert state["shops"] == state["racks"] == state["books"] == {}
+
+
+@pytest.mark.parametrize("key", ["plain", "50%"])
+def test_a_deleted_row_is_named_nowhere_whatever_its_key_holds(key: str) -> None:
+    customers = crud("/customers", "Customer", record(["id"], id=TEXT), record(["id"], id=TEXT))
+    row = record(["id"], id=TEXT, customer_id=TEXT)
+    orders = crud("/orders", "Order", row, record(customer_id=TEXT))
+    twin = ApiTwin(api({**customers, **orders}), scenario="empty")
+    ok(twin, "createCustomer", id=key)
+    made = ok(twin, "createOrder", customer_id=key)
+    assert made["customer_id"] == key
+    ok(twin, "deleteCustomer", id=key)
+    assert ok(twin, "getOrder", id=made["id"]) == {"id": made["id"]}

@@ -199,7 +199,7 @@ class Shapes:
     def __init__(self, document: Document) -> None:
         self._definitions: Mapping[str, Any] = document.schemas
         self._shapes: dict[int, tuple[Any, Shape]] = {}
-        self._together: dict[tuple[int, ...], Schema] = {}
+        self._together: dict[tuple[str | int, ...], Schema] = {}
         self.validity = Validity(document)
 
     def of(self, schema: Any) -> Shape:
@@ -215,7 +215,7 @@ class Shapes:
             own = {name: schema for name, schema in shape.properties.items() if name not in shape.united}
             required = shape.required - shape.united
             shape = replace(shape, properties=own, required=required, united=frozenset(), teller=None)
-        return _merged(shape, self._flat(branch, 1))
+        return self._merged(shape, self._flat(branch, 1))
 
     def kinds(self, shape: Shape) -> list[Shape]:
         """The shapes of the kinds of objects that a shape chooses from; itself where it chooses from none."""
@@ -258,7 +258,7 @@ class Shapes:
         found = self.patterned(shape, name)
         if len(found) < 2:
             return found[0] if found else shape.open
-        return self._together.setdefault(tuple(map(id, found)), {"allOf": found})
+        return self._all_of(found)
 
     def patterned(self, shape: Shape, name: str) -> list[Any]:
         """The schemas that `patternProperties` have for a property of that name."""
@@ -274,10 +274,10 @@ class Shapes:
         if "$ref" in schema:
             name = schema["$ref"].removeprefix(_PREFIX)
             target = self._flat(self._definitions[name], depth + 1)
-            shape = _merged(target, shape)
+            shape = self._merged(target, shape)
             shape.name = name
         for part in schema.get("allOf", ()):
-            merged = _merged(shape, self._flat(part, depth + 1))
+            merged = self._merged(shape, self._flat(part, depth + 1))
             only = len(schema["allOf"]) == 1 and not schema.get("properties")
             merged.name = self._flat(part, depth + 1).name if only and shape.name is None else shape.name
             shape = merged
@@ -300,7 +300,7 @@ class Shapes:
             shape.choices = [*shape.choices, list(branches)]
             return self._united(shape, [flat for _, flat in real]) if is_only and not has_null else shape
         only = real[0][1]
-        merged = _merged(shape, only)
+        merged = self._merged(shape, only)
         merged.name = shape.name or only.name
         if has_null and (not shape.typed or "null" in shape.kinds):
             merged.kinds, merged.typed = merged.kinds | {"null"}, True
@@ -320,7 +320,7 @@ class Shapes:
                 values = [value for one in several for value in self._values(one) or ()]
                 is_enum = all(self._values(one) for one in several)
                 made = {"enum": list(dict.fromkeys(values))} if is_enum else {"anyOf": several}
-                several = [self._together.setdefault(tuple(map(id, several)), made)]
+                several = [self._together.setdefault(("anyOf", *map(id, several)), made)]
             shape.properties[name] = several[0]
         shape.required |= frozenset.intersection(*(kind.required for kind in kinds))
         shape.teller, shape.united = teller, frozenset(names)
@@ -351,6 +351,45 @@ class Shapes:
         found = [values for part in parts if (values := self._values(part, depth + 1)) is not None]
         return min(found, key=len, default=None)
 
+    def _all_of(self, schemas: list[Any]) -> Schema:
+        """A schema under which all of them hold: the same object each time."""
+        return self._together.setdefault(("allOf", *map(id, schemas)), {"allOf": schemas})
+
+    def _merged(self, one: Shape, other: Shape) -> Shape:
+        """A shape under which both hold."""
+        kinds = one.kinds & other.kinds
+        properties = dict(one.properties)
+        for name, schema in other.properties.items():
+            mine = properties.get(name)
+            properties[name] = schema if mine is None or mine == schema else self._all_of([mine, schema])
+        enum = one.enum if other.enum is None else other.enum
+        if one.enum is not None and other.enum is not None:
+            enum = tuple(value for value in one.enum if value in other.enum)
+        says = {**one.says, **other.says}
+        for keyword in _TIGHTEST_LOW:
+            if keyword in one.says and keyword in other.says:
+                says[keyword] = max(one.says[keyword], other.says[keyword])
+        for keyword in _TIGHTEST_HIGH:
+            if keyword in one.says and keyword in other.says:
+                says[keyword] = min(one.says[keyword], other.says[keyword])
+        if one.says.get("additionalProperties") is False:
+            says["additionalProperties"] = False
+        return Shape(
+            name=one.name or None,
+            kinds=kinds,
+            typed=one.typed or other.typed,
+            properties=properties,
+            required=one.required | other.required,
+            enum=enum,
+            choices=[*one.choices, *other.choices],
+            says=says,
+            rules=(*one.rules, *other.rules),
+            impossible=one.impossible or other.impossible or not kinds,
+            teller=None if one.choices and other.choices else one.teller or other.teller,
+            united=(one.united - (other.properties.keys() - other.united))
+            | (other.united - (one.properties.keys() - one.united)),
+        )
+
 
 def _own(schema: Mapping[str, Any]) -> Shape:
     """What stands in `schema` itself."""
@@ -370,39 +409,3 @@ def _own(schema: Mapping[str, Any]) -> Shape:
     shape.says = {key: value for key, value in schema.items() if key not in _STRUCTURE}
     shape.rules = (schema,) if _RULES & schema.keys() else ()
     return shape
-
-
-def _merged(one: Shape, other: Shape) -> Shape:
-    """A shape under which both hold."""
-    kinds = one.kinds & other.kinds
-    properties = dict(one.properties)
-    for name, schema in other.properties.items():
-        mine = properties.get(name)
-        properties[name] = schema if mine is None or mine == schema else {"allOf": [mine, schema]}
-    enum = one.enum if other.enum is None else other.enum
-    if one.enum is not None and other.enum is not None:
-        enum = tuple(value for value in one.enum if value in other.enum)
-    says = {**one.says, **other.says}
-    for keyword in _TIGHTEST_LOW:
-        if keyword in one.says and keyword in other.says:
-            says[keyword] = max(one.says[keyword], other.says[keyword])
-    for keyword in _TIGHTEST_HIGH:
-        if keyword in one.says and keyword in other.says:
-            says[keyword] = min(one.says[keyword], other.says[keyword])
-    if one.says.get("additionalProperties") is False:
-        says["additionalProperties"] = False
-    return Shape(
-        name=one.name or None,
-        kinds=kinds,
-        typed=one.typed or other.typed,
-        properties=properties,
-        required=one.required | other.required,
-        enum=enum,
-        choices=[*one.choices, *other.choices],
-        says=says,
-        rules=(*one.rules, *other.rules),
-        impossible=one.impossible or other.impossible or not kinds,
-        teller=None if one.choices and other.choices else one.teller or other.teller,
-        united=(one.united - (other.properties.keys() - other.united))
-        | (other.united - (one.properties.keys() - one.united)),
-    )

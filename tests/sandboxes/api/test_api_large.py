@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from jsonschema import Draft202012Validator
-from small_apis import NUMBER, TEXT, api, listed, operation, record, ref
+from small_apis import NUMBER, TEXT, api, crud, listed, operation, record, ref
 
 from mcp_bridge.openapi.document import read_document
 from sandboxes.api import ApiTwin
@@ -125,3 +125,20 @@ def test_a_twin_that_is_not_used_any_more_takes_no_memory() -> None:
     del twin
     gc.collect()
     assert kept() is None
+
+
+def test_calls_leave_nothing_behind_where_a_kind_of_rows_limits_what_all_have() -> None:
+    base = record(["id", "kind"], id=NUMBER, kind=TEXT)
+    kinds = {
+        name: {"allOf": [ref("Base"), record(["kind"], kind={"type": "string", "enum": [name.lower()]})]}
+        for name in ("Cat", "Dog")
+    }
+    pet = {"oneOf": [*map(ref, kinds)], "discriminator": {"propertyName": "kind"}}
+    twin = ApiTwin(api(crud("/pets", "Pet", pet, pet, kind=NUMBER), Base=base, **kinds))
+    shapes = twin.blueprint.shapes
+    known = set[int]()
+    for _ in range(3):
+        for pet in twin.call_now("listPets", {}).structured:
+            assert twin.call_now("getPet", {"id": pet["id"]}).structured == pet
+        known.add(len(shapes._shapes))
+    assert len(known) == 1

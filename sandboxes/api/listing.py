@@ -21,7 +21,7 @@ from .paths import same_words, singular_of
 from .realistic import words_of
 from .requests import INVALID, Problem, Request
 from .shapes import Shape, Shapes
-from .store import Found, Row, Store
+from .store import Found, Row, Store, row_key
 
 _LIMIT = ("limit", "per page", "page size", "max results", "size", "top", "first", "max items", "results per page",
           "page limit", "items", "count", "max")  # fmt: skip
@@ -387,7 +387,8 @@ class Lister:
             if self._token(found, table) == cursor:
                 return place + after
         keys = self._store.keys(table.name)
-        gone = next((place for place, key in enumerate(keys) if key.rpartition("/")[2] == cursor), None)
+        own = row_key(None, [cursor])
+        gone = next((place for place, key in enumerate(keys) if key.rpartition("/")[2] == own), None)
         if gone is None:
             raise Problem(INVALID[::-1], f"The cursor {cursor!r} leads nowhere; take one from the page before.")
         later = set(keys[gone:])

@@ -1009,3 +1009,15 @@ def test_large_whole_numbers_are_compared_to_the_last_digit() -> None:
     assert accounts(account=2**53 + 1) == [2**53 + 1]
     assert accounts(min_account=2**53 + 1) == [2**53 + 1, 2**53 + 2]
     assert accounts(sort="account") == sorted(many)
+
+
+def test_a_cursor_outlives_its_row_whatever_the_key_holds() -> None:
+    paths = crud("/labels", "Label", record(["name"], name=TEXT), record(["name"], name=TEXT), parameter="name")
+    paths["/labels"]["get"]["parameters"] = [
+        {"name": name, "in": "query", "schema": kind} for name, kind in (("cursor", TEXT), ("limit", NUMBER))
+    ]
+    twin = ApiTwin(api(paths), scenario="empty")
+    for name in ("a", "50%", "c"):
+        ok(twin, "createLabel", name=name)
+    ok(twin, "deleteLabel", name="50%")
+    assert ok(twin, "listLabels", cursor="50%") == [{"name": "c"}]

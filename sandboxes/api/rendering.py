@@ -160,6 +160,7 @@ def converted(shape: Shape, value: Any) -> Any:
     return NOTHING
 
 
+_ADDRESSES = ("href", "url", "uri")
 _MOST_LINKS = 2
 _MOST_TOLD = 2
 _TRUE = frozenset(("ok", "success", "deleted", "successful", "acknowledged"))
@@ -224,14 +225,16 @@ class Renderer:
             fitting = [one for one in facts.get(word, ()) if kind_fits(flat, one) and scalar_fits(flat, one)]
             if str(flat.says.get("format", "")).startswith("uri"):
                 fitting.sort(key=lambda one: not str(one).startswith("/"))
-            if fitting and (fitting[0] != "" or name in shape.required):
-                found[name] = fitting[0]
-            elif flat.kind == "object" and flat.properties and depth < _MOST_TOLD:
-                is_link = word in facts  # `{"next": {"href": "/orders?page=2"}}`
-                inside = dict.fromkeys(("href", "url", "uri"), facts[word]) if is_link else facts
+            # `{"next": {"href": "/orders?page=2"}}`
+            is_link = word in facts and not flat.properties.keys().isdisjoint(_ADDRESSES)
+            told: dict[str, Any] = {}
+            if flat.kind == "object" and flat.properties and depth < _MOST_TOLD:
+                inside = dict.fromkeys(_ADDRESSES, facts[word]) if is_link else facts
                 told = self._told(inner, inside, depth + 1)
-                if told:
-                    found[name] = told
+            if told and (any(told.values()) or not is_link or (name in shape.required and not fitting)):
+                found[name] = told
+            elif fitting and (fitting[0] != "" or name in shape.required):
+                found[name] = fitting[0]
         return found
 
     def _fitted(self, schema: Any, value: Any, key: str) -> Any:

@@ -1021,3 +1021,21 @@ def test_a_cursor_outlives_its_row_whatever_the_key_holds() -> None:
         ok(twin, "createLabel", name=name)
     ok(twin, "deleteLabel", name="50%")
     assert ok(twin, "listLabels", cursor="50%") == [{"name": "c"}]
+
+
+def test_a_link_to_the_next_page_may_be_an_object_or_null() -> None:
+    link = record(["href"], href=TEXT)
+    following = {"href": "/orders?page=3&size=3"}
+    for either, at_the_end in (
+        (record(["next"], next={"oneOf": [{"type": "null"}, link]}), {"next": None}),
+        (record(next=link), {}),
+        (record(["next"], next=link), {"next": {"href": ""}}),
+    ):
+        assert paged(PAGED, {"page": 2, "size": 3}, links=either) == {"links": {"next": following}}
+        assert paged(PAGED, {"page": 3, "size": 3}, links=either) == {"links": at_the_end}
+
+
+def test_an_object_called_page_tells_of_the_page() -> None:
+    page = record(size=NUMBER, number=NUMBER, totalElements=NUMBER, totalPages=NUMBER)
+    told = paged(PAGED, {"page": 2, "size": 3}, page=page)
+    assert told == {"page": {"size": 3, "number": 2, "totalElements": 7, "totalPages": 3}}

@@ -4,16 +4,16 @@ sorted, and one page of them.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from mcp_bridge.openapi.document import Parameter
+from mcp_bridge.openapi.requests import query_parts
 
 from .maker import kind_fits
 from .model import IDENTIFIERS, LINK, Filter, Plan, Query, Table, is_link
@@ -400,12 +400,9 @@ def _address(request: Request, changes: Mapping[str, Any]) -> str:
     path = request.plan.operation.path
     for name, value in request.path.items():
         path = path.replace(f"{{{name}}}", quote(str(value), safe=""))
-    query: dict[str, Any] = {}
-    for name, value in {**request.query, **changes}.items():
-        inside = value.items() if isinstance(value, dict) else ()
-        query |= {f"{name}[{key}]": one for key, one in inside} if inside else {name: value}
-    written = {name: json.dumps(one) if isinstance(one, bool) else one for name, one in query.items()}
-    text = urlencode({name: one for name, one in written.items() if one is not None}, doseq=True)
+    asked = {one.name: one for one in request.plan.operation.parameters if one.location == "query"}
+    given = {**request.query, **changes}
+    text = "&".join(part for name, value in given.items() for part in query_parts(asked[name], value))
     return f"{path}?{text}" if text else path
 
 

@@ -1039,3 +1039,19 @@ def test_an_object_called_page_tells_of_the_page() -> None:
     page = record(size=NUMBER, number=NUMBER, totalElements=NUMBER, totalPages=NUMBER)
     told = paged(PAGED, {"page": 2, "size": 3}, page=page)
     assert told == {"page": {"size": 3, "number": 2, "totalElements": 7, "totalPages": 3}}
+
+
+def test_a_link_to_the_next_page_has_the_query_as_the_document_writes_it() -> None:
+    row = record(["id", "status"], id=NUMBER, status=TEXT)
+    paths = crud("/orders", "Order", row, record(["status"], status=TEXT), kind=NUMBER)
+    pages = record(["items", "next"], items=listed(row), next=TEXT)
+    paths["/orders"]["get"] = operation("listOrders", gives=pages, query=PAGED)
+    paths["/orders"]["get"]["parameters"] += [
+        {"name": name, "in": "query", "explode": False, "style": style, "schema": listed(kind)}
+        for name, style, kind in (("status", "form", TEXT), ("flags", "pipeDelimited", {"type": "boolean"}))
+    ]
+    twin = ApiTwin(api(paths), scenario="empty")
+    for status in ("a", "b", "c"):
+        ok(twin, "createOrder", status=status)
+    told = ok(twin, "listOrders", page=1, size=1, status=["a", "b"], flags=[True, False])
+    assert told["next"] == "/orders?page=2&size=1&status=a,b&flags=true%7Cfalse"

@@ -269,8 +269,10 @@ class Lister:
             return any(_text(one) == _text(wanted) for one in shown)
         if isinstance(value, int | float) and not isinstance(value, bool) and _comparable(value) == _comparable(wanted):
             return True  # 12 and 12.0
-        is_day = isinstance(wanted, str) and _DATE.fullmatch(wanted) and str(value).startswith(f"{wanted}T")
-        return value is not None and (bool(is_day) or _text(value) == _text(wanted))
+        if isinstance(value, str) and isinstance(wanted, str) and (moment := _moment(wanted)) is not None:
+            is_day = _DATE.fullmatch(wanted) and value.startswith(f"{wanted}T")
+            return bool(is_day) or _moment(value) == moment
+        return value is not None and _text(value) == _text(wanted)
 
     def _mentions(self, row: Row, word: str) -> bool:
         texts = (value for name, value in row.items() if isinstance(value, str) and not name.startswith("@"))
@@ -430,11 +432,8 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, int | float):
         return value
     if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
-            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-        except ValueError:
-            pass
+        if (moment := _moment(value)) is not None:
+            return moment
         for number in (int, float):
             try:
                 return number(value)
@@ -442,6 +441,17 @@ def _comparable(value: Any) -> Any:
                 pass
         return value.casefold()
     return str(value)
+
+
+def _moment(text: str) -> float | None:
+    """A time as seconds; None for a text that is none, such as a code of eight digits."""
+    if not _DATE.match(text):
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _text(value: Any) -> str:

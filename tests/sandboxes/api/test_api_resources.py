@@ -1055,3 +1055,17 @@ def test_a_link_to_the_next_page_has_the_query_as_the_document_writes_it() -> No
         ok(twin, "createOrder", status=status)
     told = ok(twin, "listOrders", page=1, size=1, status=["a", "b"], flags=[True, False])
     assert told["next"] == "/orders?page=2&size=1&status=a,b&flags=true%7Cfalse"
+
+
+def test_times_are_found_however_they_are_written_and_codes_of_digits_are_no_times() -> None:
+    time = {"type": "string", "format": "date-time"}
+    row = record(["id"], id=TEXT, starts=time, code=TEXT)
+    paths = crud("/meetings", "Meeting", row, record(starts=time, code=TEXT))
+    paths["/meetings"]["get"] = operation("listMeetings", gives=listed(row), query={"starts": time, "sort": TEXT})
+    twin = ApiTwin(api(paths), scenario="empty")
+    codes = ["99887766", "20231201", "10000101"]
+    for code in codes:
+        ok(twin, "createMeeting", starts=f"2026-03-01T{code[:2].replace('99', '09')}:00:00Z", code=code)
+    assert [one["code"] for one in ok(twin, "listMeetings", sort="code")] == sorted(codes)
+    for same in ("2026-03-01T10:00:00.000Z", "2026-03-01T12:00:00+02:00"):
+        assert [one["code"] for one in ok(twin, "listMeetings", starts=same)] == ["10000101"]

@@ -220,9 +220,11 @@ def scalar_fits(shape: Shape, value: Any) -> bool:
         except SchemaTimeout:
             return True
     if isinstance(value, int | float) and not isinstance(value, bool):
-        low, high = _bounds(shape, whole=False, open_ended=True)
+        least, most = says.get("minimum", -math.inf), says.get("maximum", math.inf)
+        above, below = says.get("exclusiveMinimum"), says.get("exclusiveMaximum")
+        is_within = (above is None or above < value) and (below is None or value < below) and least <= value <= most
         step = says.get("multipleOf")
-        return low <= value <= high and (not step or is_multiple(value, step))
+        return is_within and (not step or is_multiple(value, step))
     return True
 
 
@@ -252,13 +254,11 @@ def sized(text: str, low: int, high: int | None) -> str:
     return text
 
 
-def _bounds(shape: Shape, whole: bool, open_ended: bool = False) -> tuple[float, float]:
+def _bounds(shape: Shape, whole: bool) -> tuple[float, float]:
     says = shape.says
     nudge = 1 if whole else 1e-6
     lows = [says[key] + extra for key, extra in (("minimum", 0), ("exclusiveMinimum", nudge)) if key in says]
     highs = [says[key] - extra for key, extra in (("maximum", 0), ("exclusiveMaximum", nudge)) if key in says]
-    if open_ended:
-        return max(lows, default=-math.inf), min(highs, default=math.inf)
     low: float = max(lows) if lows else min(0, *highs) if highs else 0
     high: float = min(highs) if highs else max(low + 1000, _MOST_WHOLE)
     return (math.ceil(low), math.floor(high)) if whole else (low, high)

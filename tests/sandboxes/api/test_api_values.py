@@ -64,3 +64,13 @@ def test_a_text_has_the_length_and_the_pattern_that_are_asked_for(pattern: str, 
     codes = [one["code"] for one in twin.call_now("list_items", {}).structured]
     assert len(codes) == 40
     assert all(len(one) == length and re.search(pattern, one) for one in codes)
+
+
+def test_numbers_however_near_to_a_bound_that_they_may_not_reach_are_kept() -> None:
+    price = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1}
+    item = {**ITEM, "properties": {**ITEM["properties"], "price": price}}
+    listed = {**ITEMS["get"], "responses": {"200": answer({"type": "array", "items": item})}}
+    made = {**ITEMS["post"], "requestBody": answer(item), "responses": {"201": answer(item)}}
+    twin = ApiTwin({**SHOP, "paths": {"/items": {"get": listed, "post": made}}})
+    for number in (5e-7, 1 - 5e-7):
+        assert twin.call_now("make_item", {"price": number}).structured["price"] == number

@@ -168,6 +168,14 @@ def test_no_text_of_a_message_or_tool_becomes_a_control_token(
     assert all(text in shown for text in heard)
 
 
+def test_a_further_token_of_the_model_that_ends_its_turn_is_no_part_of_the_reply(
+    renderer: Any, smollm2_tokenizer: Any
+) -> None:
+    (other_end,), said = map(smollm2_tokenizer.encode, ("<|endoftext|>", "Shipped."))
+    assert renderer.parse([*said, other_end], []).content == "Shipped."
+    assert renderer.parse([*said, other_end, *said], []).content == "Shipped.<|endoftext|>Shipped."
+
+
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=texts, made=calls)
 def test_a_reply_encoded_for_training_reads_back_as_the_same_reply(renderer: Any, content: str, made: Any) -> None:

@@ -14,6 +14,7 @@ import pytest
 from sdk.errors import ConfigError, ModelError
 from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.models import load_model, save_model
+from sdk.policies.models.loading import load_tokenizer
 from sdk.policies.protocol import Sampling
 from sdk.policies.rendering import make_renderer
 from sdk.records import Message
@@ -101,6 +102,20 @@ def test_a_models_own_defaults_are_read_and_wrong_ones_are_refused(measured: Pat
     file.write_text(json.dumps({**settings, "do_sample": True, "temperature": -1.0}))
     with pytest.raises(ModelError, match=r"generation_config\.json .* temperature is -1"):
         load_model(measured)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_token_that_ends_a_turn_by_these_defaults_alone_is_no_part_of_an_answer(measured: Path, stream: bool) -> None:
+    file = measured / "generation_config.json"
+    added = load_tokenizer(measured).tokenizer.added_tokens_decoder
+    other_end = next(token for token, named in added.items() if named.content == "<|endoftext|>")
+    settings = json.loads(file.read_text())
+    file.write_text(json.dumps({**settings, "eos_token_id": [settings["eos_token_id"], other_end]}))
+    with serve(measured, port=0) as server:
+        reply = ask(server, logit_bias={str(other_end): 100}, stream=stream)
+        choices = [chunk.choices[0] for chunk in reply] if stream else [reply.choices[0]]
+    said = [(choice.delta if stream else choice.message).content or "" for choice in choices]
+    assert ("".join(said), choices[-1].finish_reason) == ("", "stop")
 
 
 def test_what_the_endpoint_does_not_do_of_a_models_defaults_is_said(measured: Path, caplog) -> None:

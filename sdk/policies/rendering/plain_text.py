@@ -100,6 +100,10 @@ class PlainTextCodec:
         """The text of ids, control tokens shown as text; bytes that are no UTF-8 become U+FFFD."""
         return str(self._whole.decode(list(ids), skip_special_tokens=False))
 
+    def is_control(self, token: int) -> bool:
+        """Whether a token is a control token, and no text."""
+        return token in self._control_ids
+
     def first_token(self, text: str) -> tuple[str, int, int] | None:
         """The first control token in rendered text: its text, its id and the place behind it."""
         match = self._control_pattern.search(text)

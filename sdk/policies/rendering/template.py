@@ -16,11 +16,13 @@ from mcp_bridge.records import Tool
 
 from ...errors import ModelError
 from ...records import Message, ToolCall
-from .call_parsing import UnreadCall, parse_tagged_reply
+from .call_parsing import CALL_CLOSE, UnreadCall, parse_tagged_reply
 from .plain_text import LONG_CHARS, PlainTextCodec
-from .renderer import ASK, PROBE_CALL, PROBE_TOOL, ByTools, ParsedReply
+from .renderer import ASK, CALL_OPEN, PROBE_CALL, PROBE_TOOL, ByTools, ParsedReply
 
 _MOST_TEXTS = 1024
+_MARKS = (CALL_OPEN, CALL_CLOSE, "<think>", "</think>")
+"""What tells calls and reasoning from text; control tokens of some models."""
 
 
 class TemplateRenderer:
@@ -88,7 +90,9 @@ class TemplateRenderer:
         return parse_tagged_reply(text, reasoning_open=self._opens_reasoning(tuple(prompt_ids[-8:])))
 
     def tagged_text(self, completion_ids: Sequence[int]) -> str:
-        ends = bool(completion_ids) and completion_ids[-1] in self.stop_token_ids
+        # A model may end a turn by further tokens, of which its tokenizer does not tell: Qwen2.5 by <|endoftext|>, too.
+        last = completion_ids[-1:]
+        ends = bool(last) and self._codec.is_control(last[0]) and self._codec.decode(last) not in _MARKS
         return self._codec.decode(completion_ids[:-1] if ends else completion_ids)
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -155,9 +155,10 @@ class EndpointAgent:
 
     def shown(self, text: str) -> str:
         """The beginning of a text without the key and the values of headers, which some endpoints repeat in errors."""
-        for secret in self._headers.value.values():
-            for part in (secret, secret.partition(" ")[2]):  # what follows "Bearer" or "Basic"
-                text = text.replace(part, "***") if len(part) >= _SHORTEST_SECRET else text
+        secrets = self._headers.value.values()
+        parts = {*secrets, *(secret.partition(" ")[2] for secret in secrets)}  # what follows "Bearer" or "Basic"
+        for part in sorted(parts, key=len, reverse=True):  # one may be part of another
+            text = text.replace(part, "***") if len(part) >= _SHORTEST_SECRET else text
         return shortened(text, _SHOWN_CHARS)
 
     async def _post_once(self, body: dict[str, Any]) -> tuple[int, str, float | None]:

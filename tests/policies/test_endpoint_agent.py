@@ -301,6 +301,11 @@ async def test_an_open_agent_shares_its_connections_among_conversations(chat_ser
     assert agent.name == "baseline"
 
 
+def test_a_header_whose_value_is_part_of_the_key_leaves_nothing_of_the_key() -> None:
+    agent = EndpointAgent("http://127.0.0.1:1/v1", "m", api_key="sk-acme-12345678", headers={"X-Team": "acme"})
+    assert agent.shown("acme may not use sk-acme-12345678") == "*** may not use ***"
+
+
 def test_the_key_is_never_shown() -> None:
     agent = EndpointAgent("http://localhost:1/v1/", "small", KEY, headers={"x-tenant": "hidden-tenant"})
     shown = repr(agent) + repr(vars(agent)) + repr(agent.start([], sampling=Sampling(), seed=0).__dict__)

@@ -234,6 +234,9 @@ _FRENCH = re.compile(r"(?<![\d.,])\d{1,3}(?:[\u00a0\u202f\u2009'’]\d{3}){1,6},
 """3 577,92 with such a space: the comma is the decimal one."""
 _CODE_AFTER = re.compile(rf"(?<=\d)\s*(?:{_CODES})\b", re.IGNORECASE)
 _CODE_BEFORE = re.compile(rf"\b(?:{_CODES})\s*(?=-?\d)", re.IGNORECASE)
+_UNIT_NAMES = "|".join(sorted(name for name in UNITS if len(name) > 1 and name.isascii() and name.isalpha()))
+_JOINED = re.compile(rf"(?<![\w.,:/@-])(-?\d[\d.,]*)(?=(?:{_UNIT_NAMES})s?(?![\w/-]))")
+"""A number with its unit, which has two letters or more: 12kg is 12 kg, but seat 12d is no 12."""
 _RAISED = re.compile("(?<=\\d)(?=[\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u2079\u2150-\u215e])")
 """Between a number and a power or a fraction: 5² is not 52."""
 _PIECE = re.compile(
@@ -305,9 +308,9 @@ def tokenize(text: str) -> list[Token]:
     """
     text = _FRENCH.sub(lambda found: _THIN.sub(".", found[0]), as_typed(text))
     text = _RAISED.sub(" ", _THIN.sub(",", text))
-    text = unicodedata.normalize("NFKC", text).casefold()
+    text = unicodedata.normalize("NFKC", text).casefold().replace("us$", "$")
     text = text.translate({ord(sign): None for sign in _SIGNS} | {ord("−"): "-"})
-    text = _CODE_BEFORE.sub("", _CODE_AFTER.sub("", text))
+    text = _JOINED.sub(r"\1 ", _CODE_BEFORE.sub("", _CODE_AFTER.sub("", text)))
     return [
         _number(match["number"]) if match["number"] is not None else _plain(match["word"])
         for match in _PIECE.finditer(text)

@@ -829,6 +829,29 @@ async def test_no_text_is_right_when_the_right_word_is_not_in_it(text):
 @pytest.mark.parametrize(
     ("answer", "gold", "right"),
     [
+        ("It weighs 12kg.", "12 kg", 1),
+        ("It weighs 12 kg.", "12kg", 1),
+        ("It weighs 12kg.", 12, 1),
+        ("It takes 1,200.5ms", "1200.5 ms", 1),
+        ("-5km", "-5 km", 1),
+        ("12kg and 13kg", 12, 0),
+        ("13kg", "12 kg", 0),
+        ("12mg", "12 kg", 0),
+        ("Seat 12d", 12, 0),
+        ("A-12kg", 12, 0),
+        ("12kg-4", 12, 0),
+        ("It costs US$1,200.50.", "$1200.50", 1),
+        ("US$100", 100, 1),
+        ("US$100", "100 EUR", 0),
+    ],
+)
+async def test_a_number_joined_to_its_unit_or_currency_is_the_same_number(answer, gold, right):
+    assert await score(answer, gold, prompt="How much is it?") == right
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "right"),
+    [
         ("12 mW", "12 MW", 0),
         ("It has 12mW.", "12 MW", 0),
         ("5 Gb", "5 GB", 0),

@@ -100,7 +100,9 @@ def repeated(
 
 _NO_ITEM = NO_CONTENT - {"done"}
 """In a list of candidates `done` is one: the answer of tasks that only change something."""
-_SEPARATOR = re.compile(r"\s*(?:[,;/|\n\t•·&]|\s[-–—+*]\s|[.!?](?=\s|$)|\b(?:and|or)\b)\s*", re.IGNORECASE)
+_SEPARATOR = re.compile(
+    r"\s*(?:[,;/|\n\t•·&]|(?<!\S)\d{1,2}\.(?=\s+[^\W\d])|\s[-–—+*]\s|[.!?](?=\s|$)|\b(?:and|or)\b)\s*", re.IGNORECASE
+)
 _JOINT = re.compile(r"\bor\b|\b(?:and|plus)\b(?! (?:it|they)\b)|(?<=\s)[&/+](?=\s)", re.IGNORECASE)
 """Joins two values. After "and it" stands another sentence."""
 _OF_BOTH = re.compile(r"\b(?:are|were|have|do)\b", re.IGNORECASE)

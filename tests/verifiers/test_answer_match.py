@@ -866,3 +866,11 @@ async def test_a_number_joined_to_its_unit_or_currency_is_the_same_number(answer
 async def test_a_unit_in_other_letters_is_wrong_where_it_is_another_unit(answer, gold, right):
     prompt = "How much, or how many?"
     assert await score(answer, gold, prompt=prompt, verifier=answer_match(other_numbers=True)) == right
+
+
+async def test_a_numbered_list_on_one_line_is_a_list():
+    assert await score("1. kettle 2. lamp 3. rug 4. mirror", "kettle", prompt="Which one is it?") == 0
+    assert await score("Sold: 1. lamp 2. kettle 3. rug 4. mirror", "kettle", prompt="Which one is it?") == 0
+    assert await score("1. kettle", "kettle", prompt="Which one is it?") == 1
+    assert await score("It is in room 2. The kettle is red.", "red", prompt="What colour is it?") == 1
+    assert await score("The answer is 2. It is open.", 2, prompt="How many?") == 1

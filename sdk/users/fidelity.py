@@ -55,8 +55,10 @@ _IDENTIFYING = frozenset(
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case, each without the `s` of a plural."""
-    found = [word.casefold() for word in _WORD.findall(text.replace("-", " ").replace("\u2019", "'"))]
+    """The words of a text in lower case, each without the `s` of a plural and without `'s`."""
+    found = [
+        word.casefold().removesuffix("'s") for word in _WORD.findall(text.replace("-", " ").replace("\u2019", "'"))
+    ]
     return [word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word for word in found]
 
 
@@ -193,11 +195,11 @@ _UNSURE = re.compile(
 )
 _AGREEING = frozenset(
     """yes yeah yep yup ok okay sure right correct exactly fine good great perfect alright absolutely
-    certainly definitely agreed indeed course sound thank thanks please that that's it's it is this the
+    certainly definitely agreed indeed course sound thank thanks please that it is this the
     a to me my i i'm you your go ahead do so all very much for help and works work with make makes sense
     of just would be lovely nice wonderful excellent happy whatever think best confirm confirmed proceed
     continue no problem by can will as say said already then now everything looks look seem seems in are
-    am we let's love appreciate""".split()  # noqa: SIM905 - a list of a hundred words
+    am we let love appreciate""".split()  # noqa: SIM905 - a list of a hundred words
 )
 _ASSENT = re.compile(
     r"\W*(?:yes|yeah|yep|yup|ok|okay|sure|right|correct|exactly|fine|good|great|perfect|alright|absolutely|certainly"
@@ -245,7 +247,7 @@ _OPEN = re.compile(
     re.IGNORECASE,
 )
 _FILLING = frozenset(
-    """the a an is it its it's was were be been to of in on at for and or my i i'm me we our with that this
+    """the a an is it its was were be been to of in on at for and or my i i'm me we our with that this
     from by as so has have had not very too just one some any there they he she them his her their would
     should could please want name number id address code value""".split()  # noqa: SIM905
 )

@@ -60,6 +60,7 @@ async def talk(policy: list[str], *lines: str, **options: Any) -> Rollout:
         ([ASKS, "Fine."], ["A link will come to you by mail."], "UserAnsweredForTheAgent"),
         ([ASKS, "Fine."], ["Yes, please."], "UserOnlyAgreed"),
         ([ASKS, "Fine."], ["Sure thing."], "UserOnlyAgreed"),
+        (["Shall I cancel order id 9999?", "Fine."], ["That's right, let's go ahead."], "UserOnlyAgreed"),
         ([ASKS, "Fine."], [str(TASK.prompt)], "UserOnlyAgreed"),
         (["Shall I cancel order id 9999?", "Fine."], ["Yes, please."], "UserOnlyAgreed"),
         ([ASKS], [END], "UserGaveUp"),

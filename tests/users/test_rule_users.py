@@ -58,6 +58,7 @@ async def test_a_user_tells_a_fact_when_it_is_asked_and_ends_the_talk_when_nothi
         ("What is the order number?", ["order_id"]),
         ("Could you tell me the order id and your e-mail address?", ["order_id", "email"]),
         ("I need your order id.", ["order_id"]),
+        ("What is your order's ID?", ["order_id"]),
         ("Please provide your mail address.", ["email"]),
         ("Shall I cancel order 2342?", []),
         ("Order 2342 is cancelled.", []),

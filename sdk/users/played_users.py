@@ -144,9 +144,9 @@ def _as_seen(record: CallRecord) -> list[Message]:
 
 def instructions(user: User) -> str:
     """The part that the model is given."""
-    known = [f"- {name}: {json.dumps(fact.value)}" for name, fact in user.facts.items() if fact.call is None]
+    known = [f"- {name}: {_json(fact.value)}" for name, fact in user.facts.items() if fact.call is None]
     known += [
-        f"- {name}: call {fact.call.name} with {json.dumps(fact.call.arguments)} when asked for it"
+        f"- {name}: call {fact.call.name} with {_json(fact.call.arguments)} when asked for it"
         for name, fact in user.facts.items()
         if fact.call is not None
     ]
@@ -154,6 +154,10 @@ def instructions(user: User) -> str:
     tools = "\n- You have tools of your own. Use them when the assistant asks you to." if user.tools else ""
     facts = "\n".join(known) or "- nothing more than that"
     return _RULES.format(scenario=user.scenario.strip(), facts=facts, never=never, tools=tools, end=END)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)  # it is told "as it stands", and so without escapes
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -100,6 +100,23 @@ async def test_a_message_that_was_cut_off_is_the_users_fault_and_names_the_limit
     assert "its limit of 256 tokens" in rollout.failure.message
 
 
+async def test_a_model_is_shown_facts_in_the_letters_of_their_language() -> None:
+    shown: list[str] = []
+
+    def line(messages: list[Message], seed: int) -> str:
+        shown.append(messages[0].content)
+        return END
+
+    user = User(scenario="Sie wollen stornieren.", facts={"name": "J\u00fcrgen", "town": "\u5927\u962a"})
+    await rollout_async(
+        Helpdesk(),
+        Task(prompt="Bitte stornieren.", setup={"seed": 43}, user=user),
+        model=ScriptedAgent(["Fertig."]),
+        user_model=ScriptedAgent(line),
+    )
+    assert '- name: "J\u00fcrgen"\n- town: "\u5927\u962a"' in shown[0]
+
+
 async def test_a_silent_model_is_the_users_fault() -> None:
     rollout = await talk([ASKS, "Fine."], "")
     assert rollout.failure is not None

@@ -91,9 +91,8 @@ class state_where(ReadyMade):
         """What changed that may not."""
         if self.may_change is None:
             return []
-        places = [f"{change['table']}.{change['column']}" for change in diff(before, after)]
-        wrong = [place for place in places if not {place, place.partition(".")[0]} & set(self.may_change)]
-        return list(dict.fromkeys(wrong))
+        places = [(change["table"], f"{change['table']}.{change['column']}") for change in diff(before, after)]
+        return list(dict.fromkeys(place for table, place in places if not {table, place} & set(self.may_change)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

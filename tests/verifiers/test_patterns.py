@@ -230,6 +230,15 @@ async def test_a_condition_that_came_true_is_right_where_nothing_else_changed():
         assert (await judge(state_where(one_is_closed, may_change=wider), before=OPEN, after=MORE)).score == 1
 
 
+async def test_a_table_with_a_dot_in_its_name_is_another_table():
+    old = {"orders.old": {"1": {"status": "closed"}}}
+    verifier = state_where(one_is_closed, may_change=("orders",))
+    assert (await judge(verifier, before=OPEN | old, after=ONE | old)).score == 1
+    assert (await judge(verifier, before=OPEN | old, after=ONE | {"orders.old": {}})).score == 0
+    both = state_where(one_is_closed, may_change=("orders", "orders.old"))
+    assert (await judge(both, before=OPEN | old, after=ONE | {"orders.old": {}})).score == 1
+
+
 async def test_the_condition_may_be_a_schema_in_the_task():
     verifier = state_where(may_change=("orders",))
     assert (await judge(verifier, expected={"state_schema": SCHEMA}, before=OPEN, after=ONE)).score == 1

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
@@ -201,6 +202,9 @@ _MOST_LEVELS = 10_000
 _MOST_ITEMS = 50_000
 """Of all arrays of a grammar: llguidance writes a rule for each item that may be, takes seconds for so many, and ends
 the process where memory does."""
+_MOST_REMAINDERS = 10_000
+"""Of a `multipleOf`: llguidance makes a state of each, in half a second for so many and in minutes for a thousand times
+more."""
 
 
 @dataclass(frozen=True)
@@ -404,30 +408,36 @@ def _closed(schema: Any) -> Any:
 def _json_by(schema: Mapping[str, Any], separators: tuple[str, str]) -> str:
     """What llguidance makes a rule of. What it does not know of JSON Schema it leaves out: replies are held against the
     whole schema when they are complete."""
-    levels, items = _size_of(schema)
+    levels, items, remainders = _size_of(schema)
     if levels > _MOST_LEVELS:
         raise ValueError(f"its references times its levels are {levels}, more than {_MOST_LEVELS}")
     if items > _MOST_ITEMS:
         raise ValueError(f"its minItems and maxItems add up to {items:g}, more than {_MOST_ITEMS}")
+    if remainders > _MOST_REMAINDERS:
+        raise ValueError(f"its multipleOf is {remainders} without its zeros, more than {_MOST_REMAINDERS}")
     item, key = separators
     options = {"whitespace_flexible": False, "item_separator": item, "key_separator": key, "lenient": True}
     return "%json " + json.dumps({**schema, "x-guidance": options})
 
 
-def _size_of(schema: Any) -> tuple[int, float]:
-    """The most levels of a schema below each other, where each reference may lead to a definition as deep as all; and
-    how many items its arrays may have together."""
-    references, deepest, items, rest = set(), 0, 0.0, [(schema, 1)]
+def _size_of(schema: Any) -> tuple[int, float, int]:
+    """The most levels of a schema below each other, where each reference may lead to a definition as deep as all; how
+    many items its arrays may have together; and the largest `multipleOf`, as a whole number without zeros at its end.
+    """
+    references, deepest, items, remainders, rest = set(), 0, 0.0, 0, [(schema, 1)]
     while rest:
         part, level = rest.pop()
         if isinstance(part, Mapping):
+            if type(step := part.get("multipleOf")) in (int, float):
+                digits = Decimal(str(step)).normalize().as_tuple().digits  # none of NaN
+                remainders = max(remainders, int("0" + "".join(map(str, digits))))
             counts = (part.get("minItems"), part.get("maxItems"))
             items += sum(count for count in counts if isinstance(count, int | float) and count > 0)
             references |= {part[key] for key in ("$ref", "$dynamicRef") if isinstance(part.get(key), str)}
         inner = part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ()
         deepest = max(deepest, level)
         rest += [(one, level + 1) for one in inner if isinstance(one, Mapping | list)]
-    return (1 + len(references)) * deepest, items
+    return (1 + len(references)) * deepest, items, remainders
 
 
 def _literal(spelt: bytes) -> str:

@@ -371,3 +371,18 @@ def test_a_strict_schema_whose_references_lead_too_far_is_given_up() -> None:
     problem = schemas.problem(ToolCall(id="c", name="f", arguments={"a": "x"}))
     assert problem is not None
     assert "its references lead too far" in problem
+
+
+def test_a_number_of_many_steps_has_no_grammar_and_costs_no_minutes():
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 99_999_989}}}
+    GRAMMARS.content({"type": "number", "multipleOf": 0.0025})
+    GRAMMARS.content({"type": "integer", "multipleOf": 1_000_000})
+    asked = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    call = '<tool_call>{"name": "f", "arguments": {"a": 99999989}}</tool_call>'
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    with running(FakePolicy(lambda prompt, seed: call), renderer=RENDERER) as server:
+        refused = post(server, response_format=asked)
+        called = post(server, tools=tools, tool_choice="required")
+    assert refused.status_code == 400
+    assert "its multipleOf is 99999989 without its zeros, more than 10000" in refused.json()["error"]["message"]
+    assert called.json()["choices"][0]["finish_reason"] == "tool_calls"

@@ -6,10 +6,10 @@ from __future__ import annotations
 import contextlib
 import http.cookiejar
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, unquote_plus, urljoin, urlsplit
 
 import anyio
 import anyio.to_thread
@@ -347,6 +347,7 @@ class _Caller:
                 delivery="answered",
             )
         following.extensions = dict(request.extensions)
+        following.url = _without(following.url, request.extensions[_SECRET_QUERY])
         following.headers.pop("Cookie", None)
         _add_cookies(following, cookies, request.extensions[_OWN_COOKIES])
         return following
@@ -375,6 +376,13 @@ class _AddsSecrets(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+def _without(url: httpx.URL, names: Collection[str]) -> httpx.URL:
+    """`url` without what its query has under these names: servers repeat the query of a call where they redirect it."""
+    path, _, query = url.raw_path.partition(b"?")
+    kept = [one for one in query.split(b"&") if unquote_plus(one.partition(b"=")[0].decode("ascii")) not in names]
+    return url.copy_with(raw_path=path + (b"?" + b"&".join(kept) if any(kept) else b""))
 
 
 def _add_cookies(request: httpx.Request, jar: httpx.Cookies, own: Mapping[str, str]) -> None:

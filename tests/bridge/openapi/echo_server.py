@@ -5,6 +5,7 @@ GET /drop                        closes the connection in the middle of an answe
 POST /token                      tokens by client credentials, each good for as many calls as `?uses=` says
 GET /escaped                     what was received, with `/` and `+` escaped, as PHP and .NET write their JSON
 GET /pages?link=<text>           a list, with this text as the header Link
+GET /again                       leads to /again/ with the same query
 GET /told                        where something was made, with the key in it
 GET /count/<name>                how often a path with this name was asked for
 everything else                  what was received, as JSON
@@ -66,6 +67,8 @@ async def answer(path: str, request: Request) -> Response:
         return guarded(request)
     if first == "loop":
         return RedirectResponse("/loop")
+    if path == "/again":
+        return RedirectResponse(request.url.replace(path="/again/"), 307)
     if first == "redirect":
         return RedirectResponse(query["to"], int(query.get("status", "302")))
     if first == "slow":

@@ -377,6 +377,19 @@ async def test_the_http_client_logs_no_key(api: Connecting, caplog: pytest.LogCa
     assert "also-secret" not in caplog.text
 
 
+async def test_a_key_that_a_redirect_repeats_is_sent_once_and_logged_nowhere(
+    api: Connecting, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    paths = secured({"query": []}, path="/again")
+    paths["/again"]["get"]["parameters"] = [{"name": "q", "in": "query", "schema": {"type": "string"}}]
+    async with api(paths, components={"securitySchemes": SCHEMES}, auth={"query": "very-secret"}) as toolset:
+        result = await toolset.call("it", {"q": "a b"})
+    assert result.structured["path"] == "/again/"
+    assert result.structured["query"] == "q=a%20b&api%20key=***"
+    assert "very-secret" not in caplog.text
+
+
 KEY = "a+b/c+d/e="
 
 

@@ -292,7 +292,7 @@ class View:
     """
 
     def __init__(self, schemas: Mapping[str, Schema | bool], mark: Mark | None, *, is_strict: bool = False) -> None:
-        self._all = _with_heirs(schemas)
+        self._all = with_heirs(schemas)
         self._mark = mark
         self._is_strict = is_strict
 
@@ -452,10 +452,12 @@ def _discriminating(discriminator: Any) -> tuple[str | None, dict[str, list[str]
     return name if isinstance(name, str) else None, named
 
 
-def _with_heirs(schemas: Mapping[str, Schema | bool]) -> Mapping[str, Schema | bool]:
+def with_heirs(schemas: Mapping[str, Schema | bool], *, is_named: bool = False) -> Mapping[str, Schema | bool]:
     """`schemas`, where one with a discriminator and no choices is one of itself and what is made from it by `allOf`.
 
     What it says itself gets a name of its own, which the others are made from. A mapping names those that count.
+    `is_named`: it goes by its own name among the others, and is none of them where a mapping leaves it out; else it has
+    all values that none of the others has.
     """
     users: dict[str, list[str]] = {}
     for name, schema in schemas.items():
@@ -473,9 +475,12 @@ def _with_heirs(schemas: Mapping[str, Schema | bool]) -> Mapping[str, Schema | b
         heirs = [one for one in below if one != name and (not named or one in named)]
         if heirs:
             own = itself[PREFIX + name] = PREFIX + numbered(f"{name}_itself", made)
-            made[own.removeprefix(PREFIX)] = schema
+            made[own.removeprefix(PREFIX)] = {k: one for k, one in schema.items() if k != "discriminator"}
             others = {"properties": {key: {"not": {"enum": [v for one in heirs for v in named.get(one, [one])]}}}}
-            choices = [{"allOf": [{"$ref": own}, others]}, *({"$ref": PREFIX + one} for one in heirs)]
+            values = named.get(name, [] if named else [name])
+            said = {"properties": {key: {"enum": values}}, "required": [key]} if is_named else others
+            choices: list[Schema] = [] if is_named and not values else [{"allOf": [{"$ref": own}, said]}]
+            choices += [{"$ref": PREFIX + one} for one in heirs]
             made[name] = {"oneOf": choices, "discriminator": schema["discriminator"]}
     for name, schema in made.items():
         if isinstance(schema, dict) and "allOf" in schema:

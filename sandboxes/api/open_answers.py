@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mcp_bridge.openapi.document import Document, MediaType, Operation
-from mcp_bridge.openapi.schemas import View
+from mcp_bridge.openapi.schemas import View, with_heirs
 
 from . import paths
 from .model import IDENTIFIERS
@@ -54,8 +54,10 @@ def with_answers(document: Document) -> Document:
 
 
 def with_values_of_choices(document: Document) -> Document:
-    """The document, in which the choices of a `oneOf` with a discriminator have the values of their own."""
-    view = View(document.schemas, None)
+    """The document, in which the choices of a `oneOf` with a discriminator have the values of their own, and a schema
+    that others inherit from is a choice of these."""
+    inherited = with_heirs(document.schemas, is_named=True)
+    view = View(inherited, None)
 
     def of(schema: Any) -> Any:
         return view.told_apart(schema) if isinstance(schema, dict) else schema
@@ -71,7 +73,7 @@ def with_values_of_choices(document: Document) -> Document:
         )
         for operation in document.operations
     )
-    schemas = {name: of(schema) for name, schema in document.schemas.items()}
+    schemas = {name: of(schema) for name, schema in inherited.items()}
     return replace(document, schemas=schemas, operations=operations)
 
 

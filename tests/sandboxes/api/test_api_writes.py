@@ -457,6 +457,26 @@ def test_kinds_of_rows_that_only_a_discriminator_tells_apart_are_made_and_read(i
     assert ok(twin, "getPet", id=9_000_001)["kind"] == kind
 
 
+@pytest.mark.parametrize("mapping", [{}, {"mapping": {"cat": "Cat", "dog": "#/components/schemas/Dog"}}])
+def test_rows_are_of_the_kinds_that_inherit_from_their_schema(mapping: Schema) -> None:
+    pet = record(["kind"], id={**NUMBER, "readOnly": True}, kind=TEXT)
+    pet["discriminator"] = {"propertyName": "kind", **mapping}
+    heirs = {"Cat": record(lives=NUMBER), "Dog": record(breed=TEXT)}
+    schemas = {name: {"allOf": [ref("Pet"), one]} for name, one in heirs.items()}
+    paths = crud("/pets", "Pet", ref("Pet"), ref("Pet"), kind=NUMBER, changes={"put": ref("Pet")})
+    twin = ApiTwin(api(paths, Pet=pet, **schemas))
+    cat, dog = mapping.get("mapping", schemas)
+    properties = {cat: {"lives"}, dog: {"breed"}} | ({} if mapping else {"Pet": set()})
+    shown = [(row["kind"], row.keys() - {"id", "kind"}) for row in ok(twin, "listPets")]
+    assert {kind for kind, _ in shown} == properties.keys()
+    assert all(names <= properties[kind] for kind, names in shown)
+    mia = ok(twin, "createPet", body={"kind": cat, "lives": 9})
+    assert mia == {"id": mia["id"], "kind": cat, "lives": 9}
+    assert ok(twin, "getPet", id=mia["id"]) == mia
+    rex = ok(twin, "putPet", id=mia["id"], body={"kind": dog, "breed": "pug"})
+    assert rex == ok(twin, "getPet", id=mia["id"]) == {"id": mia["id"], "kind": dog, "breed": "pug"}
+
+
 def test_a_row_shows_the_rows_that_are_nested_in_it_and_is_made_with_them() -> None:
     line = record(["sku"], sku=TEXT, qty=NUMBER)
     order = record(["id", "lines"], id=NUMBER, title=TEXT, lines=listed(ref("Line")))

@@ -195,6 +195,8 @@ _STYLES: dict[Location, tuple[str, ...]] = {
 
 # By the standard these say nothing here: bodies, answers and security schemes have words of their own for them.
 _IGNORED_HEADERS = {"accept", "content-type", "authorization"}
+# What carries the request says these itself.
+_IGNORED_HEADERS |= {"connection", "content-length", "host", "transfer-encoding"}
 
 
 class DocumentReader:

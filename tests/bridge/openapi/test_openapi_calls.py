@@ -220,6 +220,19 @@ async def test_a_redirect_on_the_same_host_is_followed(api: Connecting) -> None:
             await toolset.call("it", {"to": "/loop"})
 
 
+@pytest.mark.parametrize("name", ["Content-Length", "host", "Transfer-Encoding", "Connection"])
+async def test_a_header_that_carries_the_request_is_not_asked_of_the_model(
+    api: Connecting, echo: str, name: str
+) -> None:
+    body = {"content": {"application/json": {"schema": {"type": "object", "properties": {"a": {"type": "string"}}}}}}
+    header = {"name": name, "in": "header", "required": True, "schema": {"type": "string"}}
+    async with api({"/x": {"put": {"operationId": "it", "parameters": [header], "requestBody": body}}}) as toolset:
+        assert list(toolset.tools[0].input_schema["properties"]) == ["a"]
+        received = (await toolset.call("it", {"a": "b"})).structured
+    assert received["body"] == '{"a":"b"}'
+    assert ["host", echo.removeprefix("http://")] in received["headers"]
+
+
 async def test_what_a_request_has_in_cookies_goes_with_its_redirect(api: Connecting) -> None:
     paths = get("/redirect", "to", security=[{"key": []}])
     paths["/redirect"]["get"]["parameters"].append({"name": "lang", "in": "cookie", "schema": {"type": "string"}})

@@ -171,7 +171,7 @@ def _body(parameters: list[Any], consumes: list[str]) -> dict[str, Any]:
     }
     has_file = any(one.get("type") == "file" for one in fields.values())
     kind = _MULTIPART if has_file or (_MULTIPART in consumes and _FORM not in consumes) else _FORM
-    content = {kind: {"schema": schema, **({"encoding": encoding} if encoding and kind == _FORM else {})}}
+    content = {kind: {"schema": schema, **({"encoding": encoding} if encoding else {})}}
     return {"content": content, "required": bool(required)}
 
 

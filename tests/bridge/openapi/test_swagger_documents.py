@@ -182,6 +182,23 @@ async def test_calls_send_what_the_swagger_document_says(echo: str) -> None:
         assert json.loads(sent["body"]) == {"name": "Rex"}
 
 
+async def test_a_list_beside_a_file_is_written_as_its_format_says(echo: str) -> None:
+    lists = {"tags": "csv", "ids": "multi", "lines": "pipes"}
+    fields: list[dict[str, Any]] = [
+        {"name": name, "in": "formData", "type": "array", "items": {"type": "string"}, "collectionFormat": form}
+        for name, form in lists.items()
+    ]
+    fields.append({"name": "photo", "in": "formData", "type": "file"})
+    operation = {"operationId": "put", "consumes": ["multipart/form-data"], "parameters": fields, "responses": {}}
+    made = {"swagger": "2.0", "info": {"title": "Pets", "version": "1"}, "paths": {"/x": {"put": operation}}}
+    made |= {"host": echo.removeprefix("http://"), "schemes": ["http"]}
+    async with connect({"mcpServers": {"pets": {"openapi": made}}}) as toolset:
+        got = await toolset.call("put", {**{name: ["a", "b"] for name in lists}, "photo": "x"})
+    form = got.structured["form"]
+    assert form[:4] == [["tags", "a,b"], ["ids", "a"], ["ids", "b"], ["lines", "a|b"]]
+    assert form[4][0] == "photo"
+
+
 @pytest.mark.parametrize(
     ("broken", "told"),
     [

@@ -49,4 +49,6 @@ def _value(parameter: Parameter, texts: list[str]) -> Any:
     if len(texts) > 1:
         return texts
     kind = parameter.schema.get("type") if isinstance(parameter.schema, dict) else None
+    if kind == "array":
+        return texts
     return int(texts[0]) if kind in ("integer", "number") and texts[0].isdecimal() else texts[0]

@@ -220,6 +220,15 @@ async def test_a_redirect_on_the_same_host_is_followed(api: Connecting) -> None:
             await toolset.call("it", {"to": "/loop"})
 
 
+async def test_a_next_page_with_one_value_of_a_list_can_be_asked_for_as_it_is_told(api: Connecting) -> None:
+    schemas: dict[str, Any] = {"link": {"type": "string"}, "sort": {"type": "array", "items": {"type": "string"}}}
+    parameters = [{"name": name, "in": "query", "schema": schema} for name, schema in schemas.items()]
+    async with api({"/pages": {"get": {"operationId": "it", "parameters": parameters}}}) as toolset:
+        told = (await toolset.call("it", {"link": '</pages?sort=id>; rel="next"'})).text
+        assert '{"sort": ["id"]}]' in told
+        assert not (await toolset.call("it", {"sort": ["id"]})).is_error
+
+
 @pytest.mark.parametrize("name", ["Content-Length", "host", "Transfer-Encoding", "Connection"])
 async def test_a_header_that_carries_the_request_is_not_asked_of_the_model(
     api: Connecting, echo: str, name: str

@@ -110,7 +110,10 @@ class _Converter:
         made = {key: one for key, one in node.items() if key not in ("consumes", "produces", "schemes")}
         if isinstance(node.get("parameters"), list):
             made["parameters"] = [_parameter(one) for one, target in own if not _is_in_body(target)]
-        in_body = [target for _, target in own if _is_in_body(target)] or shared
+        in_body = [target for _, target in own if _is_in_body(target)]
+        if all(one["in"] == "formData" for one in in_body):
+            names = [one.get("name") for one in in_body]
+            in_body = [*(one for one in shared if one.get("name") not in names), *in_body]
         if in_body:
             made["requestBody"] = _body(in_body, self._media(node, "consumes"))
         if isinstance(node.get("responses"), Mapping):

@@ -182,6 +182,19 @@ async def test_calls_send_what_the_swagger_document_says(echo: str) -> None:
         assert json.loads(sent["body"]) == {"name": "Rex"}
 
 
+async def test_an_operation_has_the_fields_of_its_path_beside_its_own(echo: str) -> None:
+    def field(name: str, **more: Any) -> dict[str, Any]:
+        return {"name": name, "in": "formData", "type": "string", **more}
+
+    operation = {"operationId": "put", "parameters": [field("b", type="integer"), field("c")], "responses": {}}
+    item = {"parameters": [field("a"), field("b")], "put": operation}
+    made = {"swagger": "2.0", "info": {"title": "Pets", "version": "1"}, "paths": {"/x": item}}
+    made |= {"host": echo.removeprefix("http://"), "schemes": ["http"]}
+    async with connect({"mcpServers": {"pets": {"openapi": made}}}) as toolset:
+        got = await toolset.call("put", {"a": "x", "b": 2, "c": "z"})
+    assert got.structured["body"] == "a=x&b=2&c=z"
+
+
 async def test_a_list_beside_a_file_is_written_as_its_format_says(echo: str) -> None:
     lists = {"tags": "csv", "ids": "multi", "lines": "pipes"}
     fields: list[dict[str, Any]] = [

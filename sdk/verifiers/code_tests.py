@@ -66,7 +66,8 @@ class Outcome:
 
     returned: Any = None
     raised: tuple[str, ...] = ()
-    """The exception's own name, and those of its built-in classes, the most special first."""
+    """The exception's own name, and those of its built-in classes, the most special first. Where a function is called,
+    only what the call raises is here."""
     stdout: str = ""
     problem: str | None = None
 
@@ -307,9 +308,10 @@ def _outcome(code: int, stopped: str | None, said: bytes, printed: str, limits: 
         return Outcome(stdout=printed, problem="it left a result that cannot be read")
     raised = found.get("raised")
     if isinstance(raised, str):
-        names = _exception_names(raised[:_MOST_SAID], str(found.get("built_in")))
-        message = str(found.get("message"))[:_MOST_SAID]
-        return Outcome(raised=names, stdout=printed, problem=f"it raised {raised[:_MOST_SAID]}: {message}")
+        counts = found.get("counts") is True
+        names = _exception_names(raised[:_MOST_SAID], str(found.get("built_in"))) if counts else ()
+        what = f"{'' if counts else 'outside of the call, '}it raised {raised[:_MOST_SAID]}"
+        return Outcome(raised=names, stdout=printed, problem=f"{what}: {str(found.get('message'))[:_MOST_SAID]}")
     if found.get("ended") is False:
         return Outcome(stdout=printed, problem="it ended with an error code")
     return Outcome(returned=found.get("returned"), stdout=printed)

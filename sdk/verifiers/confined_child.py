@@ -229,6 +229,9 @@ def confine(job: dict[str, Any]) -> dict[str, bool]:
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Run the code; where the job names a function, call it. Returns the outcome as plain JSON."""
     module = types.ModuleType("solution")
+    counts = (
+        job["call"] is None
+    )  # what is raised before the call, or because its result is no JSON, is not raised by it
     sys.modules["solution"] = module
     try:
         code = compile(job["code"], "solution.py", "exec")
@@ -240,19 +243,21 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         if job["call"] is None:
             return {"ended": True}
         function = module.__dict__[job["call"]]
+        counts = True
         returned = function(*job["args"], **job["kwargs"])
+        counts = False
         return {"returned": json.loads(json.dumps(returned, allow_nan=False))}
     except SystemExit as stop:
-        return {"ended": stop.code in (None, 0)} if job["call"] is None else _raised(stop)
+        return {"ended": stop.code in (None, 0)} if job["call"] is None else _raised(stop, counts)
     except BaseException as error:
-        return _raised(error)
+        return _raised(error, counts)
 
 
-def _raised(error: BaseException) -> dict[str, Any]:
+def _raised(error: BaseException, counts: bool) -> dict[str, Any]:
     """The exception's own name, and the name of its first built-in class, compared by identity."""
     classes = type(error).__mro__
     built_in = next(cls.__name__ for cls in classes if vars(builtins).get(cls.__name__) is cls)
-    return {"raised": classes[0].__name__, "built_in": built_in, "message": str(error)[:300]}
+    return {"raised": classes[0].__name__, "built_in": built_in, "message": str(error)[:300], "counts": counts}
 
 
 def main() -> None:

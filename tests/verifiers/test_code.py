@@ -374,6 +374,23 @@ async def test_one_exception_is_not_every_exception_that_is_expected(code, fits)
     assert passed == fits
 
 
+@confined_machine
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        ("def other(n): return n", "KeyError"),
+        ("raise ValueError", "ValueError"),
+        ("def solve(n) return n", "SyntaxError"),
+        ("def solve(n): return float('nan')", "ValueError"),
+        ("def solve(n): return {n}", "TypeError"),
+    ],
+)
+async def test_an_exception_is_expected_of_the_call_alone(code, name):
+    verdict = await judge(code, [{"call": "solve", "args": [1], "raises": name}])
+    assert verdict.score == 0
+    assert f"outside of the call, it raised {name}" in verdict.explanation
+
+
 @pytest.mark.skipif(sys.platform != "linux" or not confinement().network, reason="no confinement of the network here")
 def test_no_connection_is_made_even_to_this_machine():
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -387,7 +404,7 @@ def test_no_connection_is_made_even_to_this_machine():
 
 @confined_machine
 def test_limits_cannot_be_raised_again():
-    code = "import resource\nresource.setrlimit(resource.RLIMIT_CPU, (99, 99))"
+    code = "import resource\ndef solve():\n    resource.setrlimit(resource.RLIMIT_CPU, (99, 99))"
     assert call_confined(code, "solve", limits=LIMITS).raised[:1] in [
         ("ValueError",),
         ("PermissionError",),

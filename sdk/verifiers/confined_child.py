@@ -234,7 +234,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     )  # what is raised before the call, or because its result is no JSON, is not raised by it
     sys.modules["solution"] = module
     try:
-        code = compile(job["code"], "solution.py", "exec")
+        code = compile(job["code"], "solution.py", "exec", dont_inherit=True)
         if job["call"] is None:
             module.__name__ = "__main__"
             module.__dict__["__name__"] = "__main__"

@@ -343,6 +343,12 @@ async def test_the_explanation_is_short_whatever_the_code_leaves():
     assert len((await judge(shouts)).explanation) < 2500
 
 
+@confined_machine
+async def test_annotations_are_evaluated_as_in_any_module():
+    code = "def solve(n: int): return solve.__annotations__['n'] is int"
+    assert (await judge(code, [{"call": "solve", "args": [1], "returns": True}])).score == 1
+
+
 CHAMELEON = """
 names = ["KeyError", "ZeroDivisionError", "OSError", "Missing", "ValueError"]
 found = Exception

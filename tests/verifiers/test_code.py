@@ -349,6 +349,20 @@ async def test_annotations_are_evaluated_as_in_any_module():
     assert (await judge(code, [{"call": "solve", "args": [1], "returns": True}])).score == 1
 
 
+@confined_machine
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        ("def solve(text): return text", "2026-04-01T10:00:00"),
+        ("def solve(text): return {}", {"time": None}),
+        ("def solve(text): return [{'zone': None}]", [{}]),
+    ],
+)
+async def test_a_result_in_another_spelling_is_another_result(code, wanted):
+    test = {"call": "solve", "args": ["2026-04-01 10:00:00"], "returns": wanted}
+    assert (await judge(code, [test])).score == 0
+
+
 CHAMELEON = """
 names = ["KeyError", "ZeroDivisionError", "OSError", "Missing", "ValueError"]
 found = Exception

@@ -356,8 +356,8 @@ def _entries(folder: str | None) -> Iterator[os.DirEntry[str]]:
 
 Need = Literal["files", "network", "processes"]
 _FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)\n?```", re.DOTALL)
-_CALL_KEYS = frozenset({"call", "args", "kwargs", "returns", "raises"})
-_PROGRAM_KEYS = frozenset({"stdin", "prints"})
+_CALL_KEYS: dict[str, Any] = {"call": str, "args": (list, tuple), "kwargs": Mapping, "returns": object, "raises": str}
+_PROGRAM_KEYS: dict[str, Any] = {"stdin": str, "prints": str}
 _FORM = (
     "a list of {'call': name, 'args': [...], 'returns': value} (or 'raises': 'ValueError'), or of {'stdin': text, "
     "'prints': text}"
@@ -460,8 +460,9 @@ def _tests(rollout: Rollout) -> list[Mapping[str, Any]]:
         raise wrong_expected(rollout.task, "tests", f"is {shortened(tests)}; it must be {_FORM}")
     for test in tests:
         keys = set(test) if isinstance(test, Mapping) else set()
-        calls = {"call"} < keys <= _CALL_KEYS and len(keys & {"returns", "raises"}) == 1
-        if not calls and not {"prints"} <= keys <= _PROGRAM_KEYS:
+        calls = {"call"} < keys <= set(_CALL_KEYS) and len(keys & {"returns", "raises"}) == 1
+        known = {"prints"} <= keys <= set(_PROGRAM_KEYS) or calls
+        if not known or not all(isinstance(test[key], {**_CALL_KEYS, **_PROGRAM_KEYS}[key]) for key in keys):
             raise wrong_expected(rollout.task, "tests", f"holds {shortened(test)}; write {_FORM}")
     return tests
 

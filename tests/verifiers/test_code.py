@@ -479,7 +479,12 @@ async def test_an_answer_without_one_piece_of_code_is_wrong(answer):
 
 @pytest.mark.parametrize(
     "tests",
-    [None, [], "solve", [{"call": "solve"}], [{"call": "solve", "returns": 1, "raises": "E"}], [{"stdin": "x"}]],
+    [
+        *(None, [], "solve", [{"call": "solve"}], [{"call": "solve", "returns": 1, "raises": "E"}], [{"stdin": "x"}]),
+        *([{"prints": 3}], [{"stdin": 3, "prints": "3"}], [{"call": "solve", "args": "ab", "returns": 1}]),
+        *([{"call": "solve", "kwargs": ["ab"], "returns": 1}], [{"call": 3, "returns": 1}]),
+        [{"call": "solve", "raises": ["ValueError"]}],
+    ],
 )
 async def test_a_task_without_tests_leaves_the_rollout_unscored(tests):
     with pytest.raises(VerifierError, match=r"expected\['tests'\]"):

@@ -355,7 +355,7 @@ def _entries(folder: str | None) -> Iterator[os.DirEntry[str]]:
 # ---------------------------------------------------------------------------------------------------------------------
 
 Need = Literal["files", "network", "processes"]
-_FENCED = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)\n?```", re.DOTALL)
+_FENCED = re.compile(r"```(?:python3?|py)?[ \t\r]*\n(.*?)\n?```", re.DOTALL | re.IGNORECASE)
 _CALL_KEYS: dict[str, Any] = {"call": str, "args": (list, tuple), "kwargs": Mapping, "returns": object, "raises": str}
 _PROGRAM_KEYS: dict[str, Any] = {"stdin": str, "prints": str}
 _FORM = (

@@ -471,6 +471,13 @@ async def test_a_hanging_program_leaves_no_process_behind():
     assert threading.active_count() <= before + 1
 
 
+@confined_machine
+@pytest.mark.parametrize("begins", ["```python3\n", "```Python\n", "```\r\n", "```py \r\n"])
+async def test_a_fenced_block_is_code_however_it_names_python(begins):
+    one = rollout(f"Here:\r\n{begins}print(3)\r\n```", expected={"tests": [{"prints": "3"}]})
+    assert (await run_verifier(code_passes(limits=LIMITS), one)).score == 1
+
+
 @pytest.mark.parametrize("answer", ["", "```python\na=1\n```\n```python\nb=1\n```", "```python\nnever closed"])
 async def test_an_answer_without_one_piece_of_code_is_wrong(answer):
     one = rollout(answer, expected={"tests": TESTS})

@@ -39,6 +39,18 @@ def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"{tmp_path / 'run_checks.py'}:verify"
 
 
+def test_what_the_verifier_prints_is_no_part_of_the_outcome(tmp_path: Path, checks: str) -> None:
+    sdk.evaluate(
+        [get_order],
+        [{"id": "t", "prompt": "Where is order 1?"}],
+        lambda _rollout: 1.0,
+        model=ScriptedAgent(SCRIPT),
+        output_dir=tmp_path / "run",
+    )
+    (tmp_path / "loud.py").write_text("def verify(rollout):\n    print('judging')\n    return 1.0\n")
+    assert verify(tmp_path / "run", "--verifier", f"{tmp_path / 'loud.py'}:verify")["rescored"] == 1
+
+
 def test_an_evaluation_is_verified_and_a_changed_reward_is_named(tmp_path: Path, checks: str) -> None:
     from sdk.cli.sources import load_named
 

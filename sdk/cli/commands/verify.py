@@ -70,10 +70,12 @@ def verify(
     import anyio
 
     from ...evidence.run_verification import sign_run, verify_run
+    from ...process import printing_to_stderr
     from ..sources import load_verifier
 
     judge = load_verifier(verifier) if verifier is not None else None
-    found = anyio.run(lambda: verify_run(run, verifier=judge, root=root, public_key=public_key))
+    with printing_to_stderr():
+        found = anyio.run(lambda: verify_run(run, verifier=judge, root=root, public_key=public_key))
     typer.echo(json.dumps(found.as_dict(), indent=2) if as_json else _text(found))
     if not found.holds:
         raise typer.Exit(DOES_NOT_HOLD)

@@ -227,6 +227,20 @@ def test_a_rollout_shows_calls_results_and_the_verdict(desk, endpoint):
     assert endpoint.keys == [None, None]
 
 
+@pytest.mark.parametrize("words", [("rollout", "--tasks"), ("evaluate",)])
+def test_half_a_surrogate_pair_is_written_as_json(words, desk, endpoint):
+    Path("odd.py").write_text(
+        "from sdk.records import Verdict\ndef verify(rollout): return Verdict(score=0, explanation=chr(0xD800))\n"
+    )
+    command, *option = words
+    result = toolbake(
+        *(command, "desk.py:tools", *option, "tasks.jsonl", "--verifier", "odd.py:verify", "--json"),
+        *("--endpoint", endpoint.url, "--model", "large-1"),
+    )
+    assert result.exit_code == 0, result.stderr
+    assert r"\ud800" in result.stdout
+
+
 def test_a_rollout_whose_endpoint_is_gone_is_a_failure_not_an_answer(desk):
     result = toolbake(
         *("rollout", "desk.py:tools", "Hi there", "--endpoint", "http://127.0.0.1:1/v1", "--model", "m"),

@@ -206,6 +206,7 @@ def evaluate(
     if output_dir is not None:
         when_interrupted(RESUMABLE)
     from ...process import printing_to_stderr
+    from ...traces.json_text import dump_json
     from .. import sources
 
     progress = options.progress_of(quiet)
@@ -245,7 +246,7 @@ def evaluate(
             progress=progress,
         )
     if as_json:
-        typer.echo(report.model_dump_json(indent=2))
+        typer.echo(dump_json(report, indent=2))
         return
     typer.echo(str(report))
     if output_dir is not None:

@@ -60,6 +60,7 @@ def rollout(
       toolbake rollout mcp.json --tasks tasks.jsonl --task-id refund-3 --verifier checks.py:verify
     """
     from ...process import printing_to_stderr
+    from ...traces.json_text import dump_json
     from ...transcript import rollout_text
     from ..failing import require_no_failure
     from ..sources import (
@@ -95,7 +96,7 @@ def rollout(
     with printing_to_stderr():
         found = rollout(source, task, model=policy, verifier=judge, **how)
     if as_json:
-        typer.echo(found.model_copy(update={"rows": []}).model_dump_json(indent=2))
+        typer.echo(dump_json(found.model_copy(update={"rows": []}), indent=2))
     else:
         typer.echo(rollout_text(found))
     require_no_failure(found)

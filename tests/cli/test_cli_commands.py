@@ -241,6 +241,16 @@ def test_half_a_surrogate_pair_is_written_as_json(words, desk, endpoint):
     assert r"\ud800" in result.stdout
 
 
+def test_a_solved_task_keeps_half_a_surrogate_pair(desk):
+    Path("odd.py").write_text(
+        "def status(order: int) -> str:\n    'The status.'\n    return 'shipped ' + chr(0xD800)\n"
+    )
+    Path("odd.csv").write_text("prompt,calls\nWhere is order 1?,status(order=1)\n")
+    result = toolbake("solve", "odd.py:status", "--tasks", "odd.csv", "--to", "solved.jsonl")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(Path("solved.jsonl").read_text())["expected"]["answer"] == "shipped \ud800"
+
+
 def test_a_rollout_whose_endpoint_is_gone_is_a_failure_not_an_answer(desk):
     result = toolbake(
         *("rollout", "desk.py:tools", "Hi there", "--endpoint", "http://127.0.0.1:1/v1", "--model", "m"),

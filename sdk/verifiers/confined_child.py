@@ -229,9 +229,8 @@ def confine(job: dict[str, Any]) -> dict[str, bool]:
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Run the code; where the job names a function, call it. Returns the outcome as plain JSON."""
     module = types.ModuleType("solution")
-    counts = (
-        job["call"] is None
-    )  # what is raised before the call, or because its result is no JSON, is not raised by it
+    # What is raised before the call, or because its result is no JSON, is not raised by it.
+    counts = job["call"] is None
     sys.modules["solution"] = module
     try:
         code = compile(job["code"], "solution.py", "exec", dont_inherit=True)

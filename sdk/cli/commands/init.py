@@ -175,7 +175,9 @@ def _rest(tools: ProjectTools, tasks: Sequence[Task], why: str) -> dict[str, str
         README: _readme(tools, tasks, why),
     }
     if tasks:
-        files[TASKS] = "".join(task.model_dump_json(exclude_defaults=True) + "\n" for task in tasks)
+        from ...traces.json_text import dump_json
+
+        files[TASKS] = "".join(f"{dump_json(task.model_dump(exclude_defaults=True)).decode()}\n" for task in tasks)
     if REQUESTS_FILE not in tools.files and not tasks:
         files[REQUESTS_FILE] = "prompt,calls,answer,setup.seed,tags.kind,family\n"
     return files

@@ -22,7 +22,6 @@ from ..policies.endpoint import EndpointAgent
 from ..policies.model_source import ModelSource, check_model_source, model_label, open_agent
 from ..policies.protocol import Agent, Sampling
 from ..records import CallRecord, Message, Rollout
-from ..traces.identity import digest
 from ..verifiers.answer_forms import json_document
 from ..verifiers.value_checks import shortened
 
@@ -122,8 +121,6 @@ class Asker:
         check_model_source(model)
         require_number("tries", tries, least=1, whole=True)
         self.label = model_label(model) or "the embedded model"
-        # Agents of different code may have one name.
-        self._known_as = [self.label, *([digest(model)] if hasattr(model, "start") else [])]
         self.spent = Spent()
         self.cache = None if cache is None else JudgeCache(cache)
         self._model = model
@@ -161,7 +158,7 @@ class Asker:
 
         if self.cache is None:
             return await self._asked(rules, text, checked, None)
-        key = hashlib.sha256(json.dumps([*self._known_as, rules, text]).encode()).hexdigest()
+        key = hashlib.sha256(json.dumps([self.label, rules, text]).encode()).hexdigest()
         asking = self._asking.get({})
         self._asking.set(asking)
         while key in asking:  # rollouts of one group are often the same, and judged at once

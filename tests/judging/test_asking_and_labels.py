@@ -16,7 +16,6 @@ from sdk.errors import VerifierError
 from sdk.judging import Agreement, Budget, judge, labelled_examples
 from sdk.judging.judge_model import escaped
 from sdk.policies.endpoint import EndpointAgent
-from sdk.policies.scripted import ScriptedAgent
 from sdk.records import CallRecord, Rollout, Task, ToolCall
 from sdk.traces.json_text import dump_json
 from sdk.verifiers import run_verifier
@@ -193,15 +192,3 @@ async def test_a_budget_of_calls_holds_for_rollouts_that_are_judged_at_once(endp
     assert (by_gold.spent.calls, scores) == (2, [1.0, 1.0])
     assert len(refused) == 4
     assert all("budget is spent: 2 of 2 calls" in error for error in refused)
-
-
-async def test_agents_of_one_name_keep_answers_of_their_own(tmp_path: Path) -> None:
-    async def score(holds: bool) -> float:
-        def verdict(messages: Any, seed: int) -> str:
-            check = messages[0].content.split('"check": "')[1][:10]
-            return json.dumps({"check": check, "criteria": {"1": holds}, "reason": "so"})
-
-        by_gold = judge(ScriptedAgent(verdict), gold=True, cache=tmp_path / "judge.db")
-        return (await run_verifier(by_gold, answered("It is shipped."))).score
-
-    assert [await score(True), await score(False), await score(True)] == [1, 0, 1]

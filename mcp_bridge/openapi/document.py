@@ -193,10 +193,10 @@ _STYLES: dict[Location, tuple[str, ...]] = {
 }
 """The styles of each location; the first is the default."""
 
-# By the standard these say nothing here: bodies, answers and security schemes have words of their own for them.
-_IGNORED_HEADERS = {"accept", "content-type", "authorization"}
-# What carries the request says these itself.
-_IGNORED_HEADERS |= {"connection", "content-length", "host", "transfer-encoding"}
+# By the standard the first three say nothing here: bodies, answers and security schemes have words of their own for
+# them. The others are said by what carries the request.
+_IGNORED_HEADERS = {"accept", "content-type", "authorization", "connection", "content-length", "host",
+                    "transfer-encoding"}  # fmt: skip
 
 
 class DocumentReader:

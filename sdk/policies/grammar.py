@@ -398,7 +398,7 @@ def _closed(schema: Any) -> Any:
     required = required if isinstance(required, list) else []  # clients send null, and what is no JSON Schema
     if isinstance(properties, Mapping):
         made["properties"] = {name: _closed(one) for name, one in properties.items()}
-        if not _OPENING & schema.keys() and all(name in [*properties] for name in required):
+        if not _OPENING & schema.keys() and all(isinstance(name, str) and name in properties for name in required):
             made["additionalProperties"] = False
     if "items" in schema:
         made["items"] = _closed(schema["items"])

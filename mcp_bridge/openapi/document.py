@@ -26,7 +26,7 @@ from ..errors import SourceError, kind_of
 from ..guard import numbered
 from .references import NotFollowed, Place, References, load_file, load_url, origin, plain
 from .schemas import PREFIX, Closing, Schema, SchemaReader, referred
-from .swagger import as_openapi_3
+from .swagger import as_openapi_3, with_words_of_3
 
 logger = logging.getLogger(__name__)
 
@@ -207,10 +207,11 @@ class DocumentReader:
     ) -> None:
         """`fetch`: returns the value of a URL. Raises `SourceError` where `root` is not OpenAPI 3.0 or 3.1, or Swagger
         2.0, which is read as what it is in OpenAPI 3.0."""
-        if isinstance(root, Mapping) and str(root.get("swagger")) in ("2.0", "2"):
-            root = as_openapi_3(root, address if isinstance(address, str) else None)
         self._address = address
         self._references = References(root, address, follow_urls=follow_urls, fetch=fetch)
+        if isinstance(root, Mapping) and str(root.get("swagger")) in ("2.0", "2"):
+            root = as_openapi_3(root, self._references)
+            self._references = References(root, address, follow_urls=follow_urls, fetch=fetch, convert=with_words_of_3)
         self._place = self._references.root
         self._openapi = _checked_version(root, self._place)
         self._root: Mapping[str, Any] = root

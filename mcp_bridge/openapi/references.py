@@ -228,7 +228,8 @@ class References:
     """The documents that one API is written in.
 
     `root`: the first document's value. `address`: its file or URL, `None` where it came as a value.
-    Files are read only from the folder of the first one and below; URLs only with `follow_urls`, by `fetch`.
+    Files are read only from the folder of the first one and below; URLs only with `follow_urls`, by `fetch`. `convert`:
+    what is done to each of the other documents when it is read.
     """
 
     def __init__(
@@ -238,6 +239,7 @@ class References:
         *,
         follow_urls: bool = False,
         fetch: Callable[[str], Any] = load_url,
+        convert: Callable[[Any], Any] = lambda document: document,
     ) -> None:
         self._fetch = fetch
         self._folder = address.resolve().parent if isinstance(address, Path) else None
@@ -248,7 +250,8 @@ class References:
             uri = urldefrag(address).url if address else _IN_MEMORY
         self.root = Place(uri)
         self._ids = self._with_ids(root)
-        registry: Registry[Any] = Registry(retrieve=functools.cache(lambda uri: Resource.opaque(self._load(uri))))  # type: ignore[call-arg]
+        loaded = functools.cache(lambda uri: Resource.opaque(convert(self._load(uri))))
+        registry: Registry[Any] = Registry(retrieve=loaded)  # type: ignore[call-arg]
         self._registry = registry.with_resource(uri, Resource.opaque(root))
 
     def _with_ids(self, root: Any) -> dict[str, Place]:

@@ -5,14 +5,19 @@
     `host`, `basePath`, `schemes`           -> `servers`
     `consumes` and `produces`               -> the media types of bodies and answers
 
+Paths, parameters and answers of other files are written into the document. Schemas of other files stay there.
+
 What has not the right form is left as it is: the reader of documents says what is wrong, and where.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
+
+from ..errors import SourceError
+from .references import References
 
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch")
 _MOVED = {
@@ -36,16 +41,21 @@ _OF_PARAMETERS = {"name", "in", "description", "required", "allowEmptyValue", "c
 """Keys of a parameter that its schema does not have. In version 2 its schema stands in the parameter itself."""
 
 
-def as_openapi_3(root: Mapping[str, Any], address: str | None) -> dict[str, Any]:
-    """The document in the form of OpenAPI 3.0. `address`: the URL it was read from, whose scheme is the API's where it
-    names none."""
-    return _Converter(root, address).document()
+def as_openapi_3(root: Mapping[str, Any], references: References) -> dict[str, Any]:
+    """The document in the form of OpenAPI 3.0. `references`: those of the document as it was read. Where it names no
+    scheme, that of the URL it was read from is the API's."""
+    return _Converter(root, references).document()
+
+
+def with_words_of_3(node: Any) -> Any:
+    """Another file of the document, whose schemas are in the form of OpenAPI 3.0 and at their place."""
+    return _moved(node, to={})
 
 
 class _Converter:
-    def __init__(self, root: Mapping[str, Any], address: str | None) -> None:
+    def __init__(self, root: Mapping[str, Any], references: References) -> None:
         self._root = root
-        self._address = address
+        self._references = references
 
     def document(self) -> dict[str, Any]:
         root = self._root
@@ -57,13 +67,17 @@ class _Converter:
                 components[ours] = root[theirs]
         if isinstance(root.get("responses"), Mapping):
             media = self._media(root, "produces")
-            components["responses"] = {name: _response(one, media) for name, one in root["responses"].items()}
+            components["responses"] = {
+                name: _response(self._brought(one), media) for name, one in root["responses"].items()
+            }
         if isinstance(root.get("parameters"), Mapping):
-            named = root["parameters"].items()
-            components["parameters"] = {name: _parameter(one) for name, one in named if not _is_in_body(one)}
+            named = {name: self._brought(one) for name, one in root["parameters"].items()}
+            components["parameters"] = {name: _parameter(one) for name, one in named.items() if not _is_in_body(one)}
         if isinstance(root.get("securityDefinitions"), Mapping):
             components["securitySchemes"] = {name: _scheme(one) for name, one in root["securityDefinitions"].items()}
-        return {key: _moved(one) for key, one in {**found, "components": components}.items()}
+        converted = {key: _moved(one) for key, one in {**found, "components": components}.items()}
+        # Other files refer to the schemas of this one by their old place.
+        return {**converted, "definitions": converted["components"].get("schemas", {})}
 
     def _servers(self) -> list[dict[str, str]]:
         host, base = self._root.get("host"), str(self._root.get("basePath") or "")
@@ -71,7 +85,7 @@ class _Converter:
             return [{"url": base}] if base else []
         given = self._root.get("schemes")
         schemes = given if isinstance(given, list) else []
-        own = [urlsplit(self._address).scheme] if self._address is not None and not schemes else []
+        own = [] if schemes else [urlsplit(self._references.root.document).scheme]
         scheme = next((one for one in ("https", "http") if one in (schemes or own)), "https")
         return [{"url": f"{scheme}://{host}{base}"}]
 
@@ -82,9 +96,10 @@ class _Converter:
         return {path: self._item(one) if str(path).startswith("/") else one for path, one in paths.items()}
 
     def _item(self, item: Any) -> Any:
+        item = self._brought(item)
         if not isinstance(item, Mapping):
             return item
-        shared = list(self._listed(item))
+        shared = self._listed(item)
         made = {key: one for key, one in item.items() if key not in _METHODS}
         if isinstance(item.get("parameters"), list):
             made["parameters"] = [_parameter(one) for one, target in shared if not _is_in_body(target)]
@@ -93,20 +108,29 @@ class _Converter:
                 made[method] = self._operation(item[method], [target for _, target in shared if _is_in_body(target)])
         return made
 
-    def _listed(self, holder: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+    def _brought(self, node: Any) -> Any:
+        """What a reference to another file leads to; anything else as it is."""
+        target, document = self._followed(node)
+        return node if document == self._references.root.document else _absolute(target, document)
+
+    def _followed(self, node: Any) -> tuple[Any, str]:
+        """What a reference leads to, and the document it is in; the reference itself where that is not there."""
+        try:
+            target, place = self._references.follow(node, self._references.root)
+        except SourceError:
+            return node, self._references.root.document
+        return target, place.document
+
+    def _listed(self, holder: Mapping[str, Any]) -> list[tuple[Any, Any]]:
         """The parameters of a path or an operation, each with what it refers to."""
         listed = holder.get("parameters")
-        for one in listed if isinstance(listed, list) else []:
-            named = self._root.get("parameters")
-            name = str(one.get("$ref", "")) if isinstance(one, Mapping) else ""
-            name = name.removeprefix("#/parameters/") if name.startswith("#/parameters/") else ""
-            found = named.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(named, Mapping) else None
-            yield one, one if found is None else found
+        brought = [self._brought(one) for one in listed] if isinstance(listed, list) else []
+        return [(one, self._followed(one)[0]) for one in brought]
 
     def _operation(self, node: Any, shared: list[Any]) -> Any:
         if not isinstance(node, Mapping):
             return node
-        own = list(self._listed(node))
+        own = self._listed(node)
         made = {key: one for key, one in node.items() if key not in ("consumes", "produces", "schemes")}
         if isinstance(node.get("parameters"), list):
             made["parameters"] = [_parameter(one) for one, target in own if not _is_in_body(target)]
@@ -119,7 +143,7 @@ class _Converter:
         if isinstance(node.get("responses"), Mapping):
             media = self._media(node, "produces")
             made["responses"] = {
-                status: one if str(status).startswith("x-") else _response(one, media)
+                status: one if str(status).startswith("x-") else _response(self._brought(one), media)
                 for status, one in node["responses"].items()
             }
         return made
@@ -209,20 +233,34 @@ def _scheme(node: Any) -> Any:
     return node
 
 
-def _moved(node: Any, *, is_of_names: bool = False) -> Any:
-    """With references to where things are now, and with the words of OpenAPI 3.0 in schemas. `is_of_names`: the keys of
-    the object are names of the author's own."""
+def _absolute(node: Any, document: str) -> Any:
+    """A part of another document, with references that hold elsewhere, too."""
     if isinstance(node, list):
-        return [_moved(one) for one in node]
+        return [_absolute(one, document) for one in node]
+    if not isinstance(node, Mapping):
+        return node
+    made = {key: _absolute(one, document) for key, one in node.items()}
+    if isinstance(made.get("$ref"), str):
+        made["$ref"] = urljoin(document, made["$ref"])
+    return made
+
+
+def _moved(node: Any, *, is_of_names: bool = False, to: Mapping[str, str] = _MOVED) -> Any:
+    """With references `to` where things are now, and with the words of OpenAPI 3.0 in schemas. `is_of_names`: the keys
+    of the object are names of the author's own."""
+    if isinstance(node, list):
+        return [_moved(one, to=to) for one in node]
     if not isinstance(node, Mapping):
         return node
     made = {
-        key: one if key in _VALUES and not is_of_names else _moved(one, is_of_names=key in _NAMES and not is_of_names)
+        key: one
+        if key in _VALUES and not is_of_names
+        else _moved(one, is_of_names=key in _NAMES and not is_of_names, to=to)
         for key, one in node.items()
     }
     reference = made.get("$ref")
     if isinstance(reference, str):
-        for old, new in _MOVED.items():
+        for old, new in to.items():
             if reference.startswith(old):
                 made["$ref"] = new + reference.removeprefix(old)
     if isinstance(made.get("discriminator"), str):

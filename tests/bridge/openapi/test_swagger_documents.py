@@ -182,6 +182,78 @@ async def test_calls_send_what_the_swagger_document_says(echo: str) -> None:
         assert json.loads(sent["body"]) == {"name": "Rex"}
 
 
+FILES: dict[str, Any] = {
+    "orders.json": {
+        "swagger": "2.0",
+        "info": {"title": "Orders", "version": "1"},
+        "host": "orders.example",
+        "parameters": {"Page": {"$ref": "common/types.json#/parameters/Page"}},
+        "paths": {
+            "/orders": {"$ref": "paths/orders.json"},
+            "/orders/{id}": {
+                "parameters": [{"$ref": "common/types.json#/parameters/Id"}],
+                "put": {
+                    "operationId": "putOrder",
+                    "parameters": [{"$ref": "common/types.json#/parameters/Order"}],
+                    "responses": {
+                        "200": {"description": "it", "schema": {"$ref": "#/definitions/Order"}},
+                        "default": {"$ref": "common/types.json#/responses/Failed"},
+                    },
+                },
+            },
+        },
+        "definitions": {"Order": {"allOf": [{"$ref": "common/types.json#/definitions/Order"}]}},
+    },
+    "paths/orders.json": {
+        "get": {
+            "operationId": "listOrders",
+            "parameters": [{"$ref": "../orders.json#/parameters/Page"}],
+            "responses": {
+                "200": {
+                    "description": "them",
+                    "schema": {"type": "array", "items": {"$ref": "../orders.json#/definitions/Order"}},
+                }
+            },
+        }
+    },
+    "common/types.json": {
+        "parameters": {
+            "Id": {"name": "id", "in": "path", "required": True, "type": "string"},
+            "Page": {"name": "page", "in": "query", "type": "integer"},
+            "Order": {"name": "order", "in": "body", "required": True, "schema": {"$ref": "#/definitions/Order"}},
+        },
+        "responses": {"Failed": {"description": "why", "schema": {"$ref": "error.json"}}},
+        "definitions": {
+            "Order": {
+                "type": "object",
+                "required": ["item"],
+                "properties": {"item": {"type": "string"}, "note": {"type": "string", "x-nullable": True}},
+            }
+        },
+    },
+    "common/error.json": {"type": "object", "properties": {"message": {"type": "string"}}},
+}
+
+
+async def test_a_swagger_document_in_several_files_is_one_api(tmp_path: Path, echo: str) -> None:
+    for name, value in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        host = echo.removeprefix("http://")
+        (tmp_path / name).write_text(json.dumps(value).replace('"orders.example"', f'"{host}", "schemes": ["http"]'))
+    document = read_document(tmp_path / "orders.json")
+    operations = {one.operation_id: one for one in document.operations}
+    assert not document.left_out
+    assert [one.name for one in operations["putOrder"].parameters] == ["id"]
+    assert [one.name for one in operations["listOrders"].parameters] == ["page"]
+    failed = document.closed(operations["putOrder"].responses["default"].content["application/json"].schema)
+    assert failed["properties"] == {"message": {"type": "string"}}
+    listed = document.closed(operations["listOrders"].responses["200"].content["application/json"].schema)
+    assert list(listed["items"]["allOf"][0]["properties"]) == ["item", "note"]
+    async with connect({"mcpServers": {"orders": {"openapi": str(tmp_path / "orders.json")}}}) as toolset:
+        sent = json.loads((await toolset.call("putOrder", {"id": "7", "item": "lamp", "note": None})).text)
+    assert (sent["path"], json.loads(sent["body"])) == ("/orders/7", {"item": "lamp", "note": None})
+
+
 async def test_an_operation_has_the_fields_of_its_path_beside_its_own(echo: str) -> None:
     def field(name: str, **more: Any) -> dict[str, Any]:
         return {"name": name, "in": "formData", "type": "string", **more}

@@ -9,8 +9,8 @@ import functools
 import json
 import re
 import ssl
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Literal, Self, get_args
 
 import anyio
@@ -163,7 +163,7 @@ class EndpointAgent:
 
     async def _post_once(self, body: dict[str, Any]) -> tuple[int, str, float | None]:
         """One request: status, text and Retry-After in seconds. Errors before the answer's head are passed on."""
-        async with self._open_client() as client:
+        async with self._new_client() if self._client is None else nullcontext(self._client) as client:
             content = whole_characters(json.dumps(body, ensure_ascii=False)).encode()
             headers = {"Content-Type": "application/json"}
             request = client.build_request("POST", self._url + "/chat/completions", content=content, headers=headers)
@@ -185,14 +185,6 @@ class EndpointAgent:
                 raise self.failure(f"broke off its answer: {type(error).__name__}: {error}") from None
             finally:
                 await response.aclose()
-
-    @asynccontextmanager
-    async def _open_client(self) -> AsyncIterator[httpx.AsyncClient]:
-        if self._client is not None:
-            yield self._client
-            return
-        async with self._new_client() as client:
-            yield client
 
     def _new_client(self) -> httpx.AsyncClient:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=100)

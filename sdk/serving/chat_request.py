@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from mcp_bridge.records import Tool
 from mcp_bridge.safe_text import strict_json
 
-from ..policies.rendering.call_parsing import UnreadCall, deeper_than
+from ..policies.rendering.call_parsing import UnreadCall, deeper_than, json_kind
 from ..records import Message, ToolCall
-from .requests import ApiError, bad_request, json_kind, shown
+from .requests import ApiError, bad_request, shown
 
 MOST_MESSAGES = 10_000
 MOST_TOOLS = 1024

@@ -27,7 +27,9 @@ class ServingMetrics:
         self._queries = self._counter("prefix_cache_queries", "Tokens of prompts that the cache was asked for.")
         self._hits = self._counter("prefix_cache_hits", "Those of them that it had.")
         self._finished = self._counter("request_success", "Complete answers.", "finished_reason")
-        self._http = self._counter("http_requests", "Requests, with the status of errors in streams.", *_HTTP)
+        self._http = self._counter(
+            "http_requests", "Requests, with the status of errors in streams.", "handler", "status"
+        )
         self._first = self._histogram("time_to_first_token_seconds", "From a request to an answer's first token.")
         self._each = self._histogram(
             "request_time_per_output_token_seconds", "Of an answer, the mean after its first token.", _TOKEN_SECONDS
@@ -64,6 +66,3 @@ class ServingMetrics:
 
     def _histogram(self, name: str, meaning: str, buckets: tuple[float, ...] = _SECONDS) -> Histogram:
         return Histogram(f"toolbake:{name}", meaning, ["model_name"], registry=self._registry, buckets=buckets)
-
-
-_HTTP = ("handler", "status")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio.to_thread
 from starlette.applications import Starlette
@@ -42,19 +42,11 @@ from .replies import (
 )
 from .request_log import log_request
 from .requests import MOST_WAITING, REQUEST_ID, ApiError, RequestQueue, as_api_error, current_record, recorded, shown
-from .responses_api import ResponsesRequest, ResponseStream, read_responses_request, whole_response
+from .responses_api import ResponseStream, read_responses_request, whole_response
 
 _MOST_BYTES = 16 * 2**20
-_LONG = 100_000
-"""Bytes."""
-Given = TypeVar("Given")
-Read = TypeVar("Read")
 _BACKEND = "toolbake.backend"
 """Where a request's scope has its `Backend`."""
-
-
-_CLIENTS_SET = ("temperature", "top_p", "max_tokens")
-"""Of `Sampling`, for which there is a default."""
 
 
 def build_app(
@@ -216,7 +208,8 @@ class Endpoint:
     async def chat(self, request: Request) -> Response:
         self._authorize(request)
         body = await _body(request)
-        chat = await _beside(read_request, body, len(body))
+        # Beside the event loop: megabytes take seconds.
+        chat = await anyio.to_thread.run_sync(read_request, body)
         self._check_model(chat.model)
         backend: Backend = request.scope[_BACKEND]
         usage = bool(chat.stream_options and chat.stream_options.include_usage)
@@ -230,9 +223,9 @@ class Endpoint:
     async def responses(self, request: Request) -> Response:
         self._authorize(request)
         body = await _body(request)
-        asked = await _beside(read_responses_request, body, len(body))
+        asked = await anyio.to_thread.run_sync(read_responses_request, body)
         self._check_model(asked.model)
-        chat = await _beside(ResponsesRequest.as_chat, asked, len(body))
+        chat = await anyio.to_thread.run_sync(asked.as_chat)
         backend: Backend = request.scope[_BACKEND]
         return await self._reply(
             request,
@@ -296,7 +289,9 @@ class Endpoint:
             "system_fingerprint": backend.fingerprint,
             "max_model_len": backend.generator.context_tokens,
             "tool_prompt": backend.tool_prompt,
-            "default_sampling": {name: getattr(backend.defaults, name) for name in _CLIENTS_SET},
+            "default_sampling": {
+                name: getattr(backend.defaults, name) for name in ("temperature", "top_p", "max_tokens")
+            },
         }
 
 
@@ -321,12 +316,6 @@ async def _body(request: Request) -> bytes:
         if len(body) > _MOST_BYTES:
             raise too_long
     return bytes(body)
-
-
-async def _beside(read: Callable[[Given], Read], given: Given, size: int) -> Read:
-    """What `read` makes of it, beside the event loop where it is long: megabytes take seconds. For a few words the way
-    to a thread takes longer than they do."""
-    return await anyio.to_thread.run_sync(read, given) if size > _LONG else read(given)
 
 
 async def _api_error(_: Request, error: ApiError) -> Response:

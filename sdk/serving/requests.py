@@ -131,14 +131,6 @@ class ApiError(Exception):
         self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-_JSON_KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-
-
-def json_kind(value: object) -> str:
-    """What a value of JSON is, in JSON's words."""
-    return _JSON_KINDS.get(type(value), "a number")
-
-
 def shown(text: str, most: int = _SHOWN_CHARS) -> str:
     """What a client sent, cut to what helps: it may have sent megabytes."""
     return shortened(text, most)
@@ -174,7 +166,6 @@ class RequestQueue:
         """`most_waiting`: answers that may be without a token at once."""
         self._most_waiting = most_waiting
         self._requests: dict[RequestRecord, anyio.CancelScope] = {}
-        self._ended = False
         self._left = anyio.Event()
         self.draining = False
         """Whether the server shuts down: those under way may finish, and no more are taken."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from ..policies.rendering.call_parsing import json_kind
 from ..records import ToolPrompt
 from .chat_request import (
     MOST_MESSAGES,
@@ -26,7 +27,7 @@ from .chat_request import (
 )
 from .generation import Choice, Generated
 from .replies import own_fields, stream_broken
-from .requests import ApiError, bad_request, json_kind, shown
+from .requests import ApiError, bad_request, shown
 from .tool_calls import WrittenCall, go_on_from
 
 _HARMLESS: Harmless = {

@@ -50,7 +50,7 @@ def read_arguments(text: str | None) -> tuple[dict[str, Any], str | None]:
 def check_arguments(value: Any) -> tuple[dict[str, Any], str | None]:
     """`(value, None)` for an object that can be written as UTF-8 JSON, otherwise `({}, what is wrong)`."""
     if not isinstance(value, dict):
-        return {}, f"the arguments must be a JSON object, not {_kind(value)}"
+        return {}, f"the arguments must be a JSON object, not {json_kind(value)}"
     if deeper_than(value, _MOST_LEVELS):
         return {}, f"the arguments are nested more than {_MOST_LEVELS} levels deep"
     try:
@@ -187,7 +187,7 @@ def _raw_block(text: str, start: int) -> tuple[str, int, bool]:
 
 def _call_from_json(value: Any) -> ToolCall:
     if not isinstance(value, dict):
-        return _failed(f"the call must be a JSON object, not {_kind(value)}; {_FORM}")
+        return _failed(f"the call must be a JSON object, not {json_kind(value)}; {_FORM}")
     name = value.get("name")
     if not isinstance(name, str) or not name or _has_surrogate(name):
         return _failed(f'the call has no "name"; {_FORM}')
@@ -212,11 +212,12 @@ def _reason(error: ValueError | RecursionError, start: int = 0) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
-    return kinds[type(value)]
+_JSON_KINDS = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+def json_kind(value: object) -> str:
+    """What a value of JSON is, in JSON's words."""
+    return _JSON_KINDS.get(type(value), "a number")
 
 
 def deeper_than(value: Any, levels: int) -> bool:

@@ -18,9 +18,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import httpx
 
@@ -193,15 +193,18 @@ def layout_of(state: Mapping[str, Any]) -> Layout:
 
 
 class SharedWeights:
-    """The snapshot. Anonymous memory (`memfd_create`): it is gone with this process, however that ends.
+    """A `DataPlane`: memory of this process that servers on the same machine read, for CPUs and GPUs.
 
-    Others open it at `path`, as long as they run under the same user (or as root) and see this process in `/proc`.
+    It is anonymous (`memfd_create`), and gone with this process, however that ends. Others open it at `path`, as long
+    as they run under the same user (or as root) and see this process in `/proc`. The servers need no vLLM in the
+    trainer's environment, but the module in `in_server` in theirs.
     """
 
     def __init__(self) -> None:
         """Raises `ConfigError` where the system has no such memory."""
         if sys.platform != "linux":
             raise ConfigError(f"weights in shared memory need Linux, and this is {sys.platform}; publish as checkpoint")
+        self.settings = TransferSettings.of("shared_memory")
         self._fd = os.memfd_create("toolbake-weights")
         self._memory: mmap.mmap | None = None
         self.layout = Layout([], [], [], [], 0)
@@ -214,7 +217,7 @@ class SharedWeights:
         """Where other processes find it."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
-    def write(self, state: Mapping[str, Any], mark: str) -> None:
+    def take(self, state: Mapping[str, Any], mark: str) -> None:
         """Copy all of `state` here, from whatever device; `mark` (at most 64 characters) names it from now on.
 
         Nobody may be reading meanwhile. Raises `PolicyFailure` where there is not enough memory.
@@ -232,22 +235,21 @@ class SharedWeights:
         self.layout = layout
         self._name(mark)
 
-    def require(self, mark: str) -> None:
-        """Raises `PolicyFailure` where the weights here are not those with this mark."""
-        if self.mark != mark:
-            raise PolicyFailure(f"the weights {mark} are not here any more (there are {self.mark}); publish them again")
+    def let_go(self) -> None:
+        """`state` was copied."""
 
-    def read(self) -> dict[str, Any]:
-        """The weights by name: views, good until the next `write`."""
-        import torch
+    def connect(self, url: str, client: httpx.Client) -> None:
+        """The server looks whether it can read the memory."""
+        info = {"path": self.path, "mark": self.mark}
+        call(client, f"{url}/init_weight_transfer_engine", {"init_info": info})
 
-        assert self._memory is not None
-        whole, found = torch.frombuffer(self._memory, dtype=torch.uint8), {}
-        one = self.layout
-        for name, dtype_name, shape, offset in zip(one.names, one.dtype_names, one.shapes, one.offsets, strict=True):
-            dtype = getattr(torch, dtype_name)
-            found[name] = whole[offset : offset + math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
-        return found
+    def send(self, url: str, client: httpx.Client) -> None:
+        """The server takes what has this mark, or nothing."""
+        update = {**asdict(self.layout), "path": self.path, "mark": self.mark}
+        del update["size"]
+        call(client, f"{url}/start_weight_update")
+        call(client, f"{url}/update_weights", {"update_info": update})
+        call(client, f"{url}/finish_weight_update")
 
     def close(self) -> None:
         """Give the memory back, as soon as nobody reads it any more. Twice is fine."""
@@ -324,83 +326,73 @@ class TransferSettings(NamedTuple):
         return cls(("--weight-transfer-config", json.dumps({"backend": backend})), environment)
 
 
-class DataPlane:
+class DataPlane(Protocol):
     """One way for the bytes of a transfer. Its calls block; `take` is never called while `send` is under way."""
 
-    def __init__(self, settings: TransferSettings) -> None:
-        """`settings`: with which a server must be started. Raises `ConfigError` where the system has no memory to
-        share."""
-        self.settings = settings
-        self._kept = SharedWeights()
+    settings: TransferSettings
 
     def take(self, state: Mapping[str, Any], mark: str) -> None:
         """Send these weights from now on, also after `state` has changed. Do not change `state` until `let_go`."""
-        self._kept.write(state, mark)
 
     def let_go(self) -> None:
         """From now on `state` may change."""
 
-    def connect(self, url: str, client: httpx.Client, mark: str) -> None:
-        """Get ready to send the weights with this mark to a server, which may be another one than before at this URL.
-        Raises `PolicyFailure` and `httpx.HTTPError`."""
-        raise NotImplementedError
+    def connect(self, url: str, client: httpx.Client) -> None:
+        """Get ready to send the weights to a server, which may be another one than before at this URL. Raises
+        `PolicyFailure` and `httpx.HTTPError`."""
 
-    def send(self, url: str, client: httpx.Client, mark: str) -> None:
+    def send(self, url: str, client: httpx.Client) -> None:
         """All weights to a server that is at rest. Raises `PolicyFailure` and `httpx.HTTPError`; the server has a part
         of them then."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Nothing is sent any more, and the memory is given back."""
-        self._kept.close()
 
 
-class GpuPlane(DataPlane):
+class GpuPlane:
     """vLLM's trainer engine, one for each server: each gets all the weights, one server after the other."""
 
     def __init__(self, backend: str, *, device: str) -> None:
         """`backend`: a name in vLLM's factories. `device`: where the weights are sent from. See `check_trainer`."""
-        super().__init__(TransferSettings.of(backend))
+        self.settings = TransferSettings.of(backend)
         self._backend = backend
         self._device = device
         self._state: Mapping[str, Any] = {}
+        self._mark = ""
         self._lines: dict[str, tuple[str, Any]] = {}
         """For each URL: what the server there said that it has when it was last used, and vLLM's engine."""
         self._one_at_a_time = threading.Lock()
 
     def take(self, state: Mapping[str, Any], mark: str) -> None:
-        """Keeps a copy in main memory, for servers that come back while the trainer goes on."""
-        super().take(state, mark)
-        self._state = state
+        """See `DataPlane.take`."""
+        self._state, self._mark = state, mark
 
     def let_go(self) -> None:
-        """From now on the copy is sent."""
-        self._state = self._kept.read()
+        """From now on `state` may change: a copy in main memory is for servers that come back meanwhile."""
+        self._state = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._state.items()}
 
-    def connect(self, url: str, client: httpx.Client, mark: str) -> None:
+    def connect(self, url: str, client: httpx.Client) -> None:
         """Make a group with the server's workers, unless there is one."""
-        self._kept.require(mark)
         with self._one_at_a_time:
             if self._lines.get(url, ("", None))[0] == held_version(url, client):
                 return
             self._drop(url)  # the server there is another one by now
             self._open(url, client)
 
-    def send(self, url: str, client: httpx.Client, mark: str) -> None:
+    def send(self, url: str, client: httpx.Client) -> None:
         """To this server; then, the first time, see whether they were all of its weights."""
         with self._one_at_a_time:
             known, engine = self._lines[url]
             self._watched(url, client, engine, engine.send_weights)
             if not known:
                 require_all(url, client, lambda: self._watched(url, client, engine, engine.send_weights))
-            self._lines[url] = (mark, engine)
+            self._lines[url] = (self._mark, engine)
 
     def close(self) -> None:
         """Leave the groups."""
         for url in list(self._lines):
             self._drop(url)
         self._state = {}
-        super().close()
 
     def _open(self, url: str, client: httpx.Client) -> None:
         from . import vllm_trainer
@@ -488,46 +480,15 @@ class Transfer(Weights):
 
     def put(self, url: str, client: httpx.Client, base: str) -> str:
         """See `Weights.put`."""
-        self.plane.connect(url, client, self.mark)  # what fails here has changed nothing
+        self.plane.connect(url, client)  # what fails here has changed nothing
         with exchanged(url, client, mark=self.mark, version=self.version):
-            self.plane.send(url, client, self.mark)
+            self.plane.send(url, client)
         return base
-
-
-class SharedMemoryPlane(DataPlane):
-    """Memory of this process that servers on the same machine read: for CPUs, and for GPUs that are not named here.
-
-    The servers need no vLLM in the trainer's environment, but the module in `in_server` in theirs.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(TransferSettings.of("shared_memory"))
-
-    def connect(self, url: str, client: httpx.Client, mark: str) -> None:
-        """The server looks whether it can read the memory."""
-        self._kept.require(mark)
-        call(client, f"{url}/init_weight_transfer_engine", {"init_info": {"path": self._kept.path, "mark": mark}})
-
-    def send(self, url: str, client: httpx.Client, mark: str) -> None:
-        """The server takes what has this mark, or nothing."""
-        layout = self._kept.layout
-        update = {
-            "path": self._kept.path,
-            "mark": mark,
-            "names": layout.names,
-            "dtype_names": layout.dtype_names,
-            "shapes": layout.shapes,
-            "offsets": layout.offsets,
-        }
-        call(client, f"{url}/start_weight_update")
-        call(client, f"{url}/update_weights", {"update_info": update})
-        call(client, f"{url}/finish_weight_update")
 
 
 def open_plane(options: VllmOptions) -> DataPlane:
     """What the options ask for. Raises `ConfigError` where this process cannot send weights that way. Blocks."""
     if options.transfer_backend == "shared_memory":
-        return SharedMemoryPlane()
-
+        return SharedWeights()
     check_trainer(options.transfer_backend)
     return GpuPlane(options.transfer_backend, device=f"cuda:{os.environ.get('LOCAL_RANK', '0')}")

@@ -64,7 +64,7 @@ class Sharing(TrainerWeightTransferEngine):
         state = dict(sent_by(self.source))
         declared = [(meta.name, meta.dtype, meta.shape) for meta in metadata_of(self.source)]
         assert declared == [(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in state.items()]
-        self.memory.write(state, f"sent-{Sharing.sent}")
+        self.memory.take(state, f"sent-{Sharing.sent}")
         layout = dataclasses.asdict(self.memory.layout)
         del layout["size"]
         self.client.update_weights({"path": self.memory.path, "mark": self.memory.mark, **layout})

@@ -12,7 +12,7 @@ import shlex
 import signal
 import threading
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -129,7 +129,7 @@ class FunctionAgent:
         else:
             found = await self._in_thread(task, endpoint)
             if inspect.isawaitable(found):  # a lambda around an async function
-                found = await self._in_loop(_awaited(found), endpoint)
+                found = await self._in_loop(found, endpoint)
         if found is None or isinstance(found, str):
             return found
         raise AgentFailure(
@@ -138,7 +138,7 @@ class FunctionAgent:
             "model said last",
         )
 
-    async def _in_loop(self, work: Coroutine[Any, Any, Any], endpoint: AgentEndpoint) -> Any:
+    async def _in_loop(self, work: Awaitable[Any], endpoint: AgentEndpoint) -> Any:
         assert self._loop is not None
         given_up = threading.Event()
 
@@ -190,10 +190,6 @@ _LEAST_TURNS, _LEAST_S = 3, 0.1
 """What is left in a loop gets so many turns to close itself, however late it is: to be cancelled, to be collected, and
 to close. A turn that nothing ends takes so many seconds."""
 _SHOWN_CHARS = 2000
-
-
-async def _awaited(work: Awaitable[Any]) -> Any:
-    return await work
 
 
 def _cancel(tasks: set[asyncio.Task[Any]]) -> None:

@@ -31,7 +31,7 @@ from ..policies.tool_prompt import shown_tools
 from ..policies.vllm.server_command import VllmBuild, find_vllm
 from ..progress import Progress, Silent
 from ..records import CUT_OFF, Message, Rollout
-from ..serving.vllm_server import ServedModel
+from ..serving.vllm_server import ServedModel, serve_with_vllm
 from ..tasks import counted
 from ..traces import RunFolder
 from ..trainer.run_identity import weight_bytes
@@ -244,8 +244,6 @@ def _vllm_that_computes() -> VllmBuild | None:
 
 @contextmanager
 def _by_vllm(folder: Path, model: ServedModel, build: VllmBuild, progress: Progress) -> Iterator[_Serving]:
-    from ..serving.vllm_server import serve_with_vllm
-
     progress.say(_STARTING.format("vLLM"))
     key = secrets.token_urlsafe(32)
     how: dict[str, Any] = {"tool_prompt": "full", "call_parser": model.call_parser, "drain_seconds": 0}

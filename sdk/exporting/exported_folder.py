@@ -58,10 +58,11 @@ HEALTHCHECK --start-period=15m CMD curl --fail --silent http://127.0.0.1:{PORT}/
 
 
 def compose(model: ServedModel) -> str:
+    words = [word.replace("$", "$$") for word in _in_container(model)]
     return f"""services:
   model:
     image: {IMAGE}
-    entrypoint: {json.dumps(_escaped(_in_container(model)), ensure_ascii=False)}
+    entrypoint: {json.dumps(words, ensure_ascii=False)}
     environment:
       VLLM_API_KEY: ${{VLLM_API_KEY:?set it to the key that clients send}}
     volumes: ["./model:/model:ro"]
@@ -73,10 +74,6 @@ def compose(model: ServedModel) -> str:
       start_period: 15m
     deploy: {{resources: {{reservations: {{devices: [{{driver: nvidia, count: 1, capabilities: [gpu]}}]}}}}}}
 """
-
-
-def _escaped(words: Sequence[str]) -> list[str]:
-    return [word.replace("$", "$$") for word in words]
 
 
 def kubernetes(model: ServedModel) -> str:
@@ -256,7 +253,11 @@ def copy_portable(source: Path, target: Path) -> None:
     (target / "chat_template.jinja").write_text(template)
     _rewrite(target / "tokenizer_config.json", lambda config: {**_older_tokenizer(config), "chat_template": template})
     if (target / "generation_config.json").is_file():
-        _rewrite(target / "generation_config.json", _own_generation)
+        # transformers 4 makes settings `_from_model_config` anew from the model's configuration.
+        _rewrite(
+            target / "generation_config.json",
+            lambda config: {name: value for name, value in config.items() if name != "_from_model_config"},
+        )
 
 
 def chat_template(folder: Path) -> str:
@@ -309,11 +310,6 @@ def _older_tokenizer(config: dict[str, Any]) -> dict[str, Any]:
     for name in ("is_local", "local_files_only"):  # of the machine that wrote it
         changed.pop(name, None)
     return changed
-
-
-def _own_generation(config: dict[str, Any]) -> dict[str, Any]:
-    """transformers 4 makes settings `_from_model_config` anew from the model's configuration."""
-    return {name: value for name, value in config.items() if name != "_from_model_config"}
 
 
 Kind = Literal["vllm", "docker", "compose", "kubernetes", "gguf", "ollama"]

@@ -49,7 +49,7 @@ class GrammarTokenizer:
         self._stop_ids = frozenset(stop_token_ids)
         special = filter(tokenizer.is_special_token, range(tokenizer.vocab_size))
         self._special_names = [name for name in map(self._name, special) if name]
-        self._compiled = lru_cache(maxsize=_MOST_COMPILED)(self._compile)
+        self.compile = lru_cache(maxsize=_MOST_COMPILED)(self._compile)
 
     @classmethod
     def of(cls, tokenizer: Any, *, vocabulary: int, stop_token_ids: Sequence[int]) -> Self:
@@ -65,10 +65,6 @@ class GrammarTokenizer:
         except ValueError as error:
             raise ModelError(f"grammars cannot be used with this model's tokenizer: {str(error)[:200]}") from error
         return cls(made, stop_token_ids=stop_token_ids)
-
-    def compile(self, text: str) -> Grammar:
-        """The grammar that a text in llguidance's form of Lark describes. Raises `ValueError` for one it refuses."""
-        return self._compiled(text)
 
     def spell(self, token_ids: Sequence[int]) -> bytes:
         """The tokens as UTF-8 bytes, without stop tokens; special tokens are their ids between two `SPECIAL`."""
@@ -92,6 +88,7 @@ class GrammarTokenizer:
         return str(self._tokenizer.decode_str([special]))
 
     def _compile(self, text: str) -> Grammar:
+        """The grammar that a text in llguidance's form of Lark describes. Raises `ValueError` for one it refuses."""
         from llguidance import LLMatcher
 
         if any(json.dumps(name)[1:-1] in text for name in self._special_names):

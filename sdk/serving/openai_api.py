@@ -106,10 +106,10 @@ class Endpoint:
             Route("/ready", self.ready),
         ]
         handlers = {
-            ApiError: _api_error,
+            ApiError: _failed,
             HTTPException: _http_error,
             ClientDisconnect: _client_left,
-            Exception: _server_error,  # starlette raises it again, for the log
+            Exception: _failed,  # starlette raises it again, for the log
         }
         self._app = Starlette(routes=routes, exception_handlers=handlers)  # type: ignore[arg-type]
         self._paths: dict[Any, str] = {route.endpoint: route.path for route in routes}
@@ -318,9 +318,11 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-async def _api_error(_: Request, error: ApiError) -> Response:
-    _note(error)
-    return JSONResponse(error.body, status_code=error.status, headers=error.headers)
+async def _failed(_: Request, error: Exception) -> Response:
+    failed = as_api_error(error)
+    if (record := current_record()) is not None:
+        record.note(failed.status, failed.kind)
+    return JSONResponse(failed.body, status_code=failed.status, headers=failed.headers)
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
@@ -334,14 +336,3 @@ async def _client_left(_: Request, __: ClientDisconnect) -> Response:
     """It went away before all of its request had come."""
     note_client_left()
     return Response(status_code=CLIENT_CLOSED)
-
-
-async def _server_error(_: Request, error: Exception) -> Response:
-    failed = as_api_error(error)
-    _note(failed)
-    return JSONResponse(failed.body, status_code=500)
-
-
-def _note(error: ApiError) -> None:
-    if (record := current_record()) is not None:
-        record.note(error.status, error.kind)

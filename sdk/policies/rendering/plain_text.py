@@ -55,7 +55,8 @@ class PlainTextCodec:
         the assistant's own words.
         """
         if isinstance(value, str):
-            return self.protect_text(value, keep_markup=keep_markup)
+            pattern = self._control_pattern if keep_markup else self._marked_pattern
+            return pattern.sub(self._stand_in_of, whole_characters(value))
         if isinstance(value, dict):
             return {
                 self.protect(k, keep_markup=keep_markup): self.protect(v, keep_markup=keep_markup)
@@ -64,11 +65,6 @@ class PlainTextCodec:
         if isinstance(value, list):
             return [self.protect(item, keep_markup=keep_markup) for item in value]
         return value
-
-    def protect_text(self, text: str, *, keep_markup: bool = False) -> str:
-        """`protect` of one string."""
-        pattern = self._control_pattern if keep_markup else self._marked_pattern
-        return pattern.sub(self._stand_in_of, whole_characters(text))
 
     def _stand_in_of(self, match: re.Match[str]) -> str:
         return f"{self._nonce}N{self._names.index(match.group())}E"

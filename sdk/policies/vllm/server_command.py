@@ -129,11 +129,9 @@ _SPARE_BYTES = 2_000_000_000
 """CUDA's own of two processes, and what lies between tensors."""
 _CACHE_BYTES = 2_000_000_000
 """The least that a server needs beside its weights: keys and values of some requests, and activations."""
-_PARALLEL = {
-    **dict.fromkeys(("--tensor-parallel-size", "-tp"), 1),
-    **dict.fromkeys(("--pipeline-parallel-size", "-pp"), 1),
-    **dict.fromkeys(("--data-parallel-size", "-dp"), 1),
-}
+_PARALLEL = frozenset(
+    {"--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp"}
+)
 
 
 @dataclass(frozen=True)
@@ -219,11 +217,8 @@ def place_servers(
 
 def gpus_of_a_server(options: VllmOptions) -> int:
     """How many GPUs its arguments spread one server over."""
-    sizes = dict(_PARALLEL)
     words = [part for word in options.arguments for part in word.split("=", 1)]
-    for name, value in itertools.pairwise(words):
-        if name in sizes and value.isdigit():
-            sizes[name] = int(value)
+    sizes = {name: int(value) for name, value in itertools.pairwise(words) if name in _PARALLEL and value.isdigit()}
     return math.prod(max(1, size) for size in sizes.values())
 
 

@@ -75,18 +75,16 @@ async def open_agent(model: ModelSource = None, *, rows: int = 64, strict_tools:
         yield model
 
 
-def _token_agent(policy: Policy, spoken: LoadedModel | LoadedTokenizer, strict_tools: bool) -> TokenAgent:
+def _token_agent(policy: Policy, spoken: LoadedTokenizer, strict_tools: bool) -> TokenAgent:
     """An agent that speaks the model's language through `policy`."""
     renderer = make_renderer(spoken.tokenizer, family=spoken.family)
     # vLLM computes what is given as a tokenizer alone.
-    grammars = grammars_of_calls(spoken, in_vllm=isinstance(spoken, LoadedTokenizer)) if strict_tools else None
+    grammars = grammars_of_calls(spoken, in_vllm=not isinstance(spoken, LoadedModel)) if strict_tools else None
     shown = shown_by_default(spoken.tool_prompt)
     return TokenAgent(policy, renderer, spoken.name, tool_prompt=shown, grammars=grammars)
 
 
-def grammars_of_calls(
-    spoken: LoadedModel | LoadedTokenizer, *, in_vllm: bool, option: str = "strict_tools"
-) -> ReplyGrammars:
+def grammars_of_calls(spoken: LoadedTokenizer, *, in_vllm: bool, option: str = "strict_tools") -> ReplyGrammars:
     """For `option`, which errors name. Raises `ConfigError` for a model of whose calls no grammar can be made, and one
     whose replies would not end in vLLM."""
     renderer = make_renderer(spoken.tokenizer, family=spoken.family)

@@ -220,7 +220,7 @@ def test_experts_are_balanced_as_much_whatever_the_loss_and_the_parts(
     model = AutoModelForCausalLM.from_config(Qwen3MoeConfig(**{**SIZES, "vocab_size": 512}, **experts)).float()
     losses = []
     for coefficient in (0.0, 0.5):
-        loaded = LoadedModel(model, model_and_tokenizer.tokenizer, "tiny")
+        loaded = LoadedModel(model_and_tokenizer.tokenizer, "tiny", model=model)
         options = {"trl": {"router_aux_loss_coef": coefficient}, "batching.tokens_per_micro_batch": budget}
         trainer = trainer_of(loaded, tmp_path, rows, scored_rows=5, **{"grpo.loss_type": loss_type}, **options)
         losses.append(trainer.compute_loss(trainer.model, trainer.next_inputs()).item())

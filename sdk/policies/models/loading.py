@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +25,27 @@ DEFAULT_SAMPLING = Sampling(max_tokens=1024)
 
 
 @dataclass(frozen=True)
-class LoadedModel:
-    """A causal language model of transformers in eval mode, its tokenizer with a chat template, and its name."""
+class LoadedTokenizer:
+    """What is needed to speak with a model: its tokenizer, with a chat template, and its name."""
 
-    model: Any
     tokenizer: Any
     name: str
+    source: str = ""
+    """The model's folder or hub name."""
     family: str | None = None
     """The renderer it was trained with, where the folder says so; for `make_renderer`."""
     tool_prompt: TrainedToolPrompt | None = None
     """What its prompts showed of its tools, where the folder says so."""
+
+
+@dataclass(frozen=True)
+class LoadedModel(LoadedTokenizer):
+    """With a causal language model of transformers in eval mode."""
+
+    model: Any = field(kw_only=True)
     sampling: Sampling = DEFAULT_SAMPLING
     """How to sample where a request leaves it open, by the folder's `generation_config.json`; for a model that
     `sdk.train` saved as it was measured. `DEFAULT_SAMPLING` for what the folder leaves open."""
-    source: str = ""
-    """Its folder or hub name."""
 
 
 def load_model(
@@ -55,20 +61,7 @@ def load_model(
     spoken = load_tokenizer(name_or_path)
     weights = _load_weights(spoken.source, spoken.name, dtype, device)
     sampling = _take_sampling(weights.generation_config, spoken.name)
-    return LoadedModel(
-        weights, spoken.tokenizer, spoken.name, spoken.family, spoken.tool_prompt, sampling, spoken.source
-    )
-
-
-@dataclass(frozen=True)
-class LoadedTokenizer:
-    """What is needed to speak with a model that something else computes. `source`: its folder or hub name."""
-
-    tokenizer: Any
-    name: str
-    source: str
-    family: str | None = None
-    tool_prompt: TrainedToolPrompt | None = None
+    return LoadedModel(**vars(spoken), model=weights, sampling=sampling)
 
 
 def load_tokenizer(name_or_path: str | os.PathLike[str] | None = None) -> LoadedTokenizer:
@@ -100,10 +93,9 @@ def require_place(name: str | os.PathLike[str]) -> None:
     if name and folder.is_dir():
         return
     parts = [part for part in name.split("/") if part]
+    is_folder_here = parts[:1] == ["runs"] or (bool(parts) and Path(parts[0]).is_dir())
     is_path = name.startswith(("/", ".", "~")) or name.endswith("/") or "\\" in name or folder.exists()
-    if not is_path and (
-        len(parts) == 1 or (len(parts) == 2 and not (_is_folder_here(parts[0]) and not cached_folder(name)))
-    ):
+    if not is_path and (len(parts) == 1 or (len(parts) == 2 and not (is_folder_here and not cached_folder(name)))):
         return
     near = _near_folders(folder) if name else []
     hint = f" Near it are {', '.join(near)}." if near else ""
@@ -112,10 +104,6 @@ def require_place(name: str | os.PathLike[str]) -> None:
         + " A model of the hub with such a name must be in its cache: hf download NAME."
         * (not is_path and len(parts) == 2)
     )
-
-
-def _is_folder_here(name: str) -> bool:
-    return name == "runs" or Path(name).is_dir()
 
 
 _CHOICES = "the folder of a finished training or of a model (it has a config.json), or a name on the hub"

@@ -18,7 +18,7 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, TypeVar
 
 import anyio
@@ -351,7 +351,7 @@ class Fleet:
         """The present weights are those of this version, too. Blocks. Raises `PolicyFailure` as `exchange` does."""
         with self._putting:
             self._wake()
-            old, self._current = self._current, self._current.renumbered(version)
+            old, self._current = self._current, replace(self._current, version=version)
             if isinstance(self._current, Adapter):
                 self._adapters[self._current.name] = self._current
             with self.state.changed:

@@ -235,11 +235,13 @@ class VllmPolicy:
         where a server refuses them: whatever it has then, nothing is sampled from it.
         """
         if self._plane is not None:
-            self._fleet.exchange(Transfer(self._plane, state, version), interrupt=self._options.in_flight)
+            self._fleet.exchange(
+                Transfer(plane=self._plane, state=state, version=version), interrupt=self._options.in_flight
+            )
             return
         folder = self._next_folder()
         write_checkpoint(state, folder)
-        weights = Checkpoint(folder, version, compared=self._compared)
+        weights = Checkpoint(folder=folder, version=version, compared=self._compared)
         self._fleet.exchange(weights, interrupt=self._options.in_flight)
 
     def publish_adapter(self, adapter: Any, *, version: int) -> None:
@@ -251,7 +253,7 @@ class VllmPolicy:
         folder = self._next_folder()
         adapter.save_pretrained(folder, save_embedding_layers=False)
         open_to_readers(folder)
-        self._fleet.exchange(Adapter(folder, version))
+        self._fleet.exchange(Adapter(folder=folder, version=version))
 
     def renumber(self, version: int) -> None:
         """Later samples carry `version`: the weights have not changed, and nothing is sent. Raises `PolicyFailure`

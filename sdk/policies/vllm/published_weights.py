@@ -32,16 +32,11 @@ from .vllm_options import VllmOptions
 _WEIGHTS_FILE = "model.safetensors"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Weights:
     """A version of the weights; as it is, those that the server began with."""
 
     version: int = 0
-
-    def renumbered(self, version: int) -> Weights:
-        """The same weights under another number."""
-        same = copy.copy(self)
-        object.__setattr__(same, "version", version)  # of those that are frozen, too
-        return same
 
     def at_hand(self) -> AbstractContextManager[None]:
         """In the block they are published for the first time; later they are put only to servers that come back."""
@@ -56,12 +51,11 @@ class Weights:
         """No server needs the files any more."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint(Weights):
     """All weights, in a folder that the servers can read."""
 
     folder: Path
-    version: int
     mark: str = field(default_factory=new_name)
     """What the server says that it has, until it is started again."""
     compared: set[str] = field(default_factory=set)
@@ -80,12 +74,11 @@ class Checkpoint(Weights):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Adapter(Weights):
     """A LoRA adapter in PEFT's format, under a name that no other version has: the prefix cache is keyed on it."""
 
     folder: Path
-    version: int
     name: str = field(default_factory=new_name)
 
     def put(self, url: str, client: httpx.Client, base: str) -> str:  # noqa: ARG002
@@ -459,13 +452,12 @@ PLUGIN_FOLDER = Path(__file__).parent / "in_server"
 """On the `PYTHONPATH` of servers that take weights from shared memory."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Transfer(Weights):
     """All weights, sent through vLLM's own transfer."""
 
     plane: DataPlane
     state: Mapping[str, Any] = field(repr=False)
-    version: int
     mark: str = field(default_factory=new_name)
     """What the server says that it has, until it is started again."""
 

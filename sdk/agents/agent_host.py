@@ -179,8 +179,6 @@ class KeptConversations:
 
 MOST_WAITING = 64
 """Requests for messages under way at once. They are answered one after the other: limits then hold exactly."""
-_LONG = 100_000
-"""Characters."""
 _FEWEST_REQUESTS = 1000
 _REQUESTS_A_TURN = 20
 _NO_SCHEMAS = ClientSchemas({})
@@ -347,9 +345,7 @@ class HostedRollout:
         generated: Generated | None = None
         try:
             with scope:
-                long = sum(len(str(message.get("content"))) for message in request.messages) > _LONG
-                # Megabytes take seconds; for a few words the way to a thread takes longer than they do.
-                messages = await anyio.to_thread.run_sync(self._read, request) if long else self._read(request)
+                messages = await anyio.to_thread.run_sync(self._read, request)  # megabytes take seconds
                 async with self._one_at_a_time:
                     generated = await self._answer(request, messages, listener)
         finally:

@@ -109,7 +109,7 @@ spec:
 """
 
 
-def modelfile(model: ServedModel, template: str, gguf_name: str) -> str:
+def modelfile(model: ServedModel, template: str) -> str:
     """Raises `ModelError` for a template that is not of the form that is written here for Ollama."""
     if "<|im_start|>" not in template or "<tool_call>" not in template:
         raise ModelError(
@@ -118,7 +118,7 @@ def modelfile(model: ServedModel, template: str, gguf_name: str) -> str:
         )
     context = f"PARAMETER num_ctx {model.context_tokens}\n" if model.context_tokens is not None else ""
     sampling = model.sampling
-    return f'''FROM ./{gguf_name}
+    return f'''FROM ./{gguf_name(model)}
 {context}PARAMETER temperature {sampling.temperature:g}
 PARAMETER top_p {sampling.top_p:g}
 PARAMETER top_k 0
@@ -186,16 +186,15 @@ def readme(
     kinds: Sequence[str],
     *,
     weights: str,
-    gguf_name: str,
     limits: Mapping[str, Any],
     report: str | None,
 ) -> str:
     """`weights`: their digest. `limits`: those of the run. `report`: the short form of its report."""
-    sampling = model.sampling
+    sampling, gguf = model.sampling, gguf_name(model)
     context = f"{model.context_tokens} tokens" if model.context_tokens is not None else "as config.json has it"
     parts = [f"# {model.name}", "Exported by `toolbake export`."]
     for kind in kinds:
-        start = _STARTS[kind].format(gguf=gguf_name, llama=shlex.join(llama_words(model, gguf_name)))
+        start = _STARTS[kind].format(gguf=gguf, llama=shlex.join(llama_words(model, gguf)))
         parts += [f"## {kind}", start]
     parts += [
         "## How it was measured",
@@ -345,7 +344,7 @@ def export(
     with fresh_folder(target) as made:
         _write(made, source, model, kinds)
         limits, report = _of_run(Path(model_dir).expanduser())
-        text = readme(model, kinds, weights=weights, gguf_name=gguf_name(model), limits=limits, report=report)
+        text = readme(model, kinds, weights=weights, limits=limits, report=report)
         (made / "README.md").write_text(text)
         digests = {name: file_sha256(made / name) for name in _files_in(made)}
         marker = {"model": model.name, "weights": weights, "kinds": kinds, "files": digests}
@@ -431,7 +430,7 @@ def _write(made: Path, source: Path, model: ServedModel, kinds: Sequence[str]) -
     if "kubernetes" in wanted:
         texts["kubernetes.yaml"] = kubernetes(model)
     if "ollama" in wanted:
-        texts["Modelfile"] = modelfile(model, template, gguf_name(model))
+        texts["Modelfile"] = modelfile(model, template)
     for name, text in texts.items():
         (made / name).write_text(text)
     if wanted & WITH_MODEL:

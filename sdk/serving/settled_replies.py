@@ -11,7 +11,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from mcp_bridge.records import Tool
 
@@ -169,19 +168,20 @@ _MARKS_BEGIN = frozenset("<[{\ufffd")
 """What all marks begin with, and what half a character is shown as."""
 
 
-class SettledReply(Protocol):
+class SettledReply:
     """The reasoning, the content and the calls so far, up to where later tokens could still change them."""
 
-    reasoning: str
-    content: str
-    calls: list[WrittenCall]
-    """With their arguments so far."""
-    stopped: bool
-    """Whether a stop string has come."""
+    def __init__(self) -> None:
+        self.reasoning = ""
+        self.content = ""
+        self.calls: list[WrittenCall] = []
+        """With their arguments so far."""
+        self.stopped = False
+        """Whether a stop string has come."""
 
     def hear(self, token: int) -> bool:
         """Take one more token; True when there is more to say."""
-        ...
+        raise NotImplementedError
 
 
 def settled_reply(
@@ -203,7 +203,7 @@ def settled_reply(
     )
 
 
-class TaggedReply:
+class TaggedReply(SettledReply):
     """A reply in tags: what may not become a mark or a stop string is settled at once."""
 
     def __init__(
@@ -215,10 +215,7 @@ class TaggedReply:
         most_calls: int | None = None,
     ) -> None:
         """`stops` end the content before them, after which calls do not count. For the others see `GrowingReply`."""
-        self.reasoning = ""
-        self.content = ""
-        self.calls: list[WrittenCall] = []
-        self.stopped = False
+        super().__init__()
         self._stops = stops
         self._text = GrowingText(decode)
         self._reply = GrowingReply(reasoning_open=reasoning_open, most_calls=most_calls)
@@ -241,7 +238,7 @@ class TaggedReply:
         return (self.reasoning, self.content, self.calls) != before
 
 
-class ComparedReply:
+class ComparedReply(SettledReply):
     """A reply in a form of its own.
 
     Text counts at once where no mark can have begun in the last `_LOOK_BACK` tokens. Where one can, text counts once it
@@ -260,22 +257,18 @@ class ComparedReply:
     ) -> None:
         """`parse` reads the reply's tokens, and `decode` tells their text with all marks; `stops` end the content
         before them. `with_tools`: what begins as JSON does may be a call, in which a stop string ends nothing."""
+        super().__init__()
         self._parse = parse
         self._decode = decode
         self._ids: list[int] = []
         self._stops = stops
         self._with_tools = with_tools
-        self.stopped = False
-        """Whether a stop string has come."""
         self._readings: deque[tuple[int, ParsedReply]] = deque()
         """With how many tokens each was read; the first is the latest that lies far enough back, if any does."""
         self._next_reading = 0
-        self.reasoning = ""
-        self.content = ""
-        self.calls: list[WrittenCall] = []
 
     def hear(self, token: int) -> bool:
-        """Take one more token; True when there is more to say."""
+        """See `SettledReply`."""
         self._ids.append(token)
         count = len(self._ids)
         if count < self._next_reading:

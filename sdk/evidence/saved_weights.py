@@ -88,7 +88,8 @@ _TRAINERS = ("checkpoints/grpo", "checkpoints/warm_start_trainer", "checkpoints/
 """What resuming needs, and no entry announces; removed as the model is saved."""
 _FOLDERS = frozenset({"rollouts", "stages", "checkpoints", "vllm"})
 _FILES = re.compile(
-    r"run\.json|evidence\.(?:jsonl|root\.json|sig\.json)|(?:calls|metrics)\.jsonl|report\.(?:md|json)|.*\.png|\..*"
+    r"run\.json|evidence\.(?:jsonl|root\.json|sig\.json)|report\.(?:md|json)|.*\.png|\..*"
+    r"|(?:calls|metrics|metrics\.discarded|demonstrations|demonstrations\.work|labels)\.jsonl"
 )
 """What else a run has beside its model."""
 

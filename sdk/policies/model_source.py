@@ -220,6 +220,10 @@ def _is_vllm(model: Any) -> bool:
     return isinstance(model, Mapping) and model.get("engine") == "vllm"
 
 
+_OF_NEW_WEIGHTS = ("publish", "transfer_backend", "in_flight")
+"""Options of vLLM that a training alone has a use for."""
+
+
 def _vllm_options(model: Any) -> tuple[str | None, VllmOptions]:
     """The model's folder or name (None: the embedded one) and the options. Raises `ConfigError`."""
     given = {key: value for key, value in model.items() if key not in ("engine", "model")}
@@ -227,11 +231,14 @@ def _vllm_options(model: Any) -> tuple[str | None, VllmOptions]:
     if not (name is None or isinstance(name, str | Path)):
         raise ConfigError(f"vLLM's model is {kind_of(name)}; give a folder, a hub name, or None")
     try:
-        return str(name) if name is not None else None, VllmOptions.model_validate(given)
+        options = VllmOptions.model_validate(given)
     except ValidationError as error:
         # Without the values: the servers' environment may hold keys.
-        known = ", ".join(VllmOptions.model_fields)
+        known = ", ".join(name for name in VllmOptions.model_fields if name not in _OF_NEW_WEIGHTS)
         raise ConfigError(f"vLLM's {wrong_fields(error, 'options')}; possible keys: engine, model, {known}") from None
+    if idle := [name for name in _OF_NEW_WEIGHTS if name in given]:
+        raise ConfigError(f"vLLM's {idle[0]} does nothing where no weights are trained; take it out")
+    return str(name) if name is not None else None, options
 
 
 def _endpoint_options(model: Any) -> dict[str, Any]:

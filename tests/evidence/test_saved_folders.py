@@ -80,6 +80,16 @@ def test_a_link_beside_the_model_is_named_and_a_loose_file_is_a_note(run: Path, 
     assert named(verified(run)) == ["added checkpoints/chosen:", "added stages:"]
 
 
+def test_files_that_a_run_writes_beside_its_evidence_are_no_strangers(run: Path) -> None:
+    with RunFolder.create_or_resume(run, CONFIG) as folder:
+        folder.append_metrics({"stage": "grpo", "step": 1, "reward": 0.5})
+        folder.drop_metrics_after(0)
+    for name in ("demonstrations.jsonl", "labels.jsonl"):
+        (run / name).write_text("")
+    assert (run / "metrics.discarded.jsonl").is_file()
+    assert [note for note in verified(run).notes if "is no file of a run" in note] == []
+
+
 def test_what_a_run_saves_while_it_is_not_closed_is_a_note(tmp_path: Path) -> None:
     with RunFolder.create_or_resume(tmp_path / "run", CONFIG) as folder:
         for saved in ("checkpoints/grpo/checkpoint-1", "checkpoints/trained"):

@@ -68,6 +68,16 @@ def test_a_model_for_vllm_is_known_by_its_name_and_never_by_its_environment() ->
     assert "hidden" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"publish": "checkpoint"}, {"publish": "transfer", "transfer_backend": "nccl"}, {"in_flight": True}],
+    ids=["publish", "transfer_backend", "in_flight"],
+)
+def test_options_of_new_weights_are_refused_where_none_are_trained(options: dict[str, Any]) -> None:
+    with pytest.raises(sdk.ConfigError, match="does nothing where no weights are trained"):
+        sdk.evaluate([], ["Say hello."], lambda rollout: 1.0, model={"engine": "vllm", **options})
+
+
 def test_without_a_word_adapters_are_published_where_they_are_trained_and_a_transfer_only_on_request() -> None:
     assert VllmOptions().way(lora_rank=8) == "adapter"
     assert VllmOptions().way(lora_rank=0) == "checkpoint"

@@ -23,7 +23,7 @@ from .policies.model_source import ModelSource, check_model_source, model_label,
 from .policies.protocol import Sampling
 from .policies.tool_prompt import shown_tools
 from .progress import Progress, Silent
-from .records import Rollout, Task
+from .records import CUT_OFF, Rollout, Task
 from .rollouts import derive_seed
 from .rollouts.engine import RolloutEngine
 from .rollouts.episode import Job
@@ -51,12 +51,15 @@ class Selection:
     not_json: int = 0
     """Verified, but with text or numbers that JSON has not, and tokenizers and data sets with it: half a surrogate
     pair, or `nan` in the arguments of a call. A model can write both."""
+    cut_off: int = 0
+    """Verified, but a limit ended them in their last message: it is half, or has calls that nobody made."""
     duplicates: int = 0
     beyond_per_task: int = 0
 
     @property
     def seen(self) -> int:
-        left_out = self.unscored + self.not_verified + self.not_json + self.duplicates + self.beyond_per_task
+        left_out = self.unscored + self.not_verified + self.not_json + self.cut_off
+        left_out += self.duplicates + self.beyond_per_task
         return len(self.kept) + left_out
 
 
@@ -74,6 +77,8 @@ def select(rollouts: Iterable[Rollout], *, threshold: float, per_task: int) -> S
             selection.not_verified += 1
         elif not _fits_json(rollout):
             selection.not_json += 1
+        elif rollout.stop_reason in (*CUT_OFF, "call_limit") and rollout.messages[-1].role == "assistant":
+            selection.cut_off += 1
         else:
             distinct = by_task.setdefault(rollout.task.id, {})
             key = content_key(rollout)
@@ -160,8 +165,8 @@ class DistilledData:
         s = self.selection
         return (
             f"{len(s.kept)} examples of {s.seen} rollouts in {self.path}; left out: {s.not_verified} not verified, "
-            f"{s.unscored} unscored, {s.not_json} that JSON cannot hold, {s.duplicates} duplicates, "
-            f"{s.beyond_per_task} beyond those wanted of a task"
+            f"{s.unscored} unscored, {s.not_json} that JSON cannot hold, {s.cut_off} that a limit cut off, "
+            f"{s.duplicates} duplicates, {s.beyond_per_task} beyond those wanted of a task"
         )
 
     def _repr_markdown_(self) -> str:
@@ -242,8 +247,8 @@ async def distill_async(
     if not selection.kept:
         raise ConfigError(
             f"none of {selection.seen} rollouts can be used: {selection.not_verified} are below {threshold:g}, "
-            f"{selection.unscored} are unscored, {selection.not_json} hold what JSON cannot. "
-            "Lower `threshold`, or take a policy that solves some of the tasks."
+            f"{selection.unscored} are unscored, {selection.not_json} hold what JSON cannot, {selection.cut_off} end in "
+            "a message that a limit cut off. Lower `threshold`, or take a policy that solves some of the tasks."
         )
     lines = []
     for rollout in selection.kept:

@@ -185,6 +185,32 @@ def test_what_json_cannot_hold_is_left_out_and_counted_and_the_rest_is_written(o
     assert data.dataset()[0]["messages"][0]["content"] == PROMPTS[1]
 
 
+def test_a_last_message_that_a_limit_cut_off_teaches_nobody(tmp_path: Path) -> None:
+    """It may be verified: by what was said so far, or what was done."""
+
+    def script(messages: list[sdk.Message], seed: int) -> sdk.Message | str:
+        if "4417" in messages[0].content:
+            return "It is shipped. " * 100
+        if len(messages) == 1:
+            return sdk.Message(role="assistant", tool_calls=[call("c1")])
+        return sdk.Message(role="assistant", content="It is shipped.", tool_calls=[call("c2"), call("c3")])
+
+    def call(name: str) -> sdk.ToolCall:
+        return sdk.ToolCall(id=name, name="get_order", arguments={"order_id": name})
+
+    with pytest.raises(sdk.ConfigError, match="2 end in a message that a limit cut off"):
+        sdk.distill(
+            tools=[get_order],
+            prompts=PROMPTS,
+            verifier=lambda rollout: "shipped" in rollout.messages[-1].content,
+            model=ScriptedAgent(script, limit_tokens=True),
+            limits={"max_turn_tokens": 300, "max_tokens": 1000, "max_calls": 2},
+            samples=1,
+            to=tmp_path / "d.jsonl",
+            licence="mit",
+        )
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

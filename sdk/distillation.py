@@ -247,8 +247,8 @@ async def distill_async(
     if not selection.kept:
         raise ConfigError(
             f"none of {selection.seen} rollouts can be used: {selection.not_verified} are below {threshold:g}, "
-            f"{selection.unscored} are unscored, {selection.not_json} hold what JSON cannot, {selection.cut_off} end in "
-            "a message that a limit cut off. Lower `threshold`, or take a policy that solves some of the tasks."
+            f"{selection.unscored} are unscored, {selection.not_json} hold what JSON cannot, {selection.cut_off} end "
+            "in a message that a limit cut off. Lower `threshold`, or take a policy that solves some of the tasks."
         )
     lines = []
     for rollout in selection.kept:

@@ -21,7 +21,7 @@ from accelerate.utils import save_fsdp_optimizer
 from huggingface_hub import constants
 from torch.distributed.tensor import DTensor
 from transformers import Trainer, TrainerCallback
-from transformers.trainer import SCHEDULER_NAME
+from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..errors import ConfigError, ToolbakeError
@@ -237,6 +237,8 @@ class ThinCheckpoints(TrainerCallback):  # type: ignore[misc]
         folders = {int(path.name.rpartition("-")[2]): path for path in Path(args.output_dir).glob(f"{_CHECKPOINT}*")}
         for step in sorted(folders)[:-LATEST_KEPT]:
             if step % self._every:
+                # First what makes it a whole one: of a half that a kill leaves, no weights can be chosen.
+                (folders[step] / TRAINER_STATE_NAME).unlink(missing_ok=True)
                 shutil.rmtree(folders[step])
 
 

@@ -127,11 +127,11 @@ def calls_not_made(line: Mapping[str, Any], *, kept: bool = False) -> list[str]:
         call = record["call"]
         if call["error"] is not None:
             continue
-        name = f"{_caller(line['id'], record['turn'])}/{call['id']}"
+        names = [f"{caller}/{call['id']}" for caller in _callers(line["id"], record["turn"])]
         result = digest_text(record["result"]["text"])
         # A stored `nan` is the text "nan"; the ledger saw the number.
         spelled = (call["arguments"], _with_non_finite(call["arguments"]))
-        keys = [(name, call["name"], digest_arguments(one), result) for one in spelled]
+        keys = [(name, call["name"], digest_arguments(one), result) for name in names for one in spelled]
         key = next((key for key in keys if made[key]), None)
         if key is None:
             faults.append(f"call {number} ({call['name']}): its ledger shows no such call with this result")
@@ -140,10 +140,11 @@ def calls_not_made(line: Mapping[str, Any], *, kept: bool = False) -> list[str]:
     return faults
 
 
-def _caller(rollout: str, turn: int) -> str:
-    """Who made the calls of a turn, counted from 1: a branch has those of its past from the rollout it left."""
+def _callers(rollout: str, turn: int) -> list[str]:
+    """Who may have made the calls of a turn, counted from 1: a branch has those of its past from the rollout it left,
+    and a task may be named like a branch."""
     past = parent_and_turn(rollout)
-    return past[0] if past is not None and turn <= past[1] else rollout
+    return [past[0], rollout] if past is not None and turn <= past[1] else [rollout]
 
 
 def _with_non_finite(value: Any) -> Any:

@@ -45,6 +45,13 @@ def test_a_call_that_the_ledger_does_not_show_is_found_without_a_verifier(tmp_pa
     assert found.findings[0].text == "call 1 (get_order): its ledger shows no such call with this result"
 
 
+def test_calls_on_a_task_that_is_named_like_a_branch_are_its_own(tmp_path: Path) -> None:
+    with RunFolder.create_or_resume(tmp_path, CONFIG) as run:
+        play(run, "after", ["python~3.11"], id_prefix="after/")
+        assert run.read_rollouts("after")[0].calls
+    assert verified(tmp_path).findings == []
+
+
 def test_a_ledger_line_that_was_never_written_as_the_call_was_made_is_found(tmp_path: Path) -> None:
     with RunFolder.create_or_resume(tmp_path, CONFIG) as run:
         play(run, "grpo", ["a"])

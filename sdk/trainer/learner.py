@@ -27,7 +27,7 @@ from ..evaluation.measurement import MEASURED_TEMPERATURE
 from ..policies.grammar import ReplyGrammars
 from ..policies.model_source import grammars_of_calls
 from ..policies.models import LoadedModel, load_model
-from ..policies.models.saving import quiet_loading, unwritten
+from ..policies.models.saving import quiet_loading, remove_unfinished, unwritten
 from ..policies.models.smollm2 import embedded_folder
 from ..policies.protocol import Sampling
 from ..policies.rendering import ChatRenderer, make_renderer
@@ -143,6 +143,8 @@ async def open_learner(
 ) -> AsyncIterator[Learner]:
     """Load the model, start its engine, and stop it at the end. `context_tokens`: the most that a rollout has."""
     folder, progress = context.run_folder, context.progress
+    remove_unfinished(folder.path, folder.model_dir.name)
+    remove_unfinished(folder.checkpoints)
     # float32 also on a GPU: with bfloat16 weights and no master copy, small updates round to nothing. Beside vLLM it
     # stays in main memory until the first stage: vLLM measures what is free on its GPU while it starts.
     device = "cpu" if config.engine != "embedded" else None

@@ -2,6 +2,8 @@
 
 import gc
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ import pytest
 
 import sdk
 from sdk.evaluation.report import report_of
+from sdk.evidence.run_verification import verify_run
 from sdk.policies.protocol import Sampling
 from sdk.traces import RunFolder
 
@@ -154,6 +157,23 @@ def test_a_finished_run_is_reported_again_without_training(run: sdk.TrainResult,
     assert again.report.conditions == run.report.conditions
     assert again.report.served == run.report.served
     assert (run.run_dir / "metrics.jsonl").read_bytes() == before
+
+
+def test_what_kills_left_of_weights_that_were_being_saved_is_removed_and_the_evidence_holds(
+    run: sdk.TrainResult, tiny_model_dir: Path
+) -> None:
+    script = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom sdk.policies.models.saving import fresh_folder\n"
+        "with fresh_folder(Path(sys.argv[1])) as made:\n"
+        "    (made / 'model.safetensors').write_text('half')\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    before = {str(path) for path in run.run_dir.rglob("*")}
+    for saved in (run.model_dir, run.run_dir / "checkpoints" / "trained"):
+        subprocess.run([sys.executable, "-c", script, str(saved)], check=False, timeout=60)
+    assert len({str(path) for path in run.run_dir.rglob("*")} - before) == 4
+    sdk.train([add], tasks(), even_letters, str(tiny_model_dir), run.run_dir, {**TINY, **SERVED})
+    assert {str(path) for path in run.run_dir.rglob("*")} == before
+    assert anyio.run(verify_run, run.run_dir).findings == []
 
 
 def half_without_signal(rollout: sdk.Rollout) -> bool:

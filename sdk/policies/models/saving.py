@@ -84,6 +84,13 @@ def fresh_folder(target: Path, *, keep_existing: bool = False) -> Iterator[Path]
         shutil.rmtree(made, ignore_errors=True)
 
 
+def remove_unfinished(place: Path, name: str = "*") -> None:
+    """Remove what kills left in `place` of fresh folders of that name. Nothing else may be writing there."""
+    for left in place.glob(f".{name}.????????"):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+
+
 NOTES_FILE = "toolbake.json"
 """Beside the weights: which renderer the model was trained with, and how much of the tools its prompts showed. A
 folder's path does not tell its family."""

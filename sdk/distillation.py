@@ -15,6 +15,7 @@ from mcp_bridge.guard import warn_of
 from mcp_bridge.records import Tool
 from mcp_bridge.safe_text import listed
 
+from .alarms import is_canary
 from .connecting import connect
 from .errors import ConfigError, require_number
 from .evaluation.conditions import is_success, require_threshold
@@ -48,6 +49,7 @@ class Selection:
     kept: list[Rollout] = field(default_factory=list)
     unscored: int = 0
     not_verified: int = 0
+    """Below the threshold, or of a canary task, whose reward nobody can earn honestly."""
     not_json: int = 0
     """Verified, but with text or numbers that JSON has not, and tokenizers and data sets with it: half a surrogate
     pair, or `nan` in the arguments of a call. A model can write both."""
@@ -73,7 +75,7 @@ def select(rollouts: Iterable[Rollout], *, threshold: float, per_task: int) -> S
     for rollout in rollouts:
         if not rollout.scored or rollout.verdict is None:
             selection.unscored += 1
-        elif not is_success(rollout, threshold):
+        elif not is_success(rollout, threshold) or is_canary(rollout):
             selection.not_verified += 1
         elif not _fits_json(rollout):
             selection.not_json += 1

@@ -161,6 +161,13 @@ def test_rollouts_that_teach_the_same_are_kept_once_and_the_shortest_of_a_task_c
     assert found.seen == 6
 
 
+def test_what_earned_the_reward_of_a_canary_teaches_nobody() -> None:
+    hacked = rollout("t", "Done.", 1.0, 1)
+    hacked.task.tags["canary"] = "true"
+    found = select([hacked, rollout("u", "Shipped.", 1.0, 2)], threshold=1.0, per_task=1)
+    assert ([r.task.id for r in found.kept], found.not_verified) == (["u"], 1)
+
+
 @pytest.mark.parametrize("order_id", ["\ud83d", float("nan")])
 def test_what_json_cannot_hold_is_left_out_and_counted_and_the_rest_is_written(order_id: Any, tmp_path: Path) -> None:
     """Models write half a surrogate pair and `NaN` in their calls, and such a rollout may be verified."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from sdk.errors import ConfigError, RunFolderError
 from sdk.judging import labelled_examples
@@ -88,6 +88,60 @@ def test_tasks_are_found_read_changed_and_labelled_in_the_browser(
     page.keyboard.press("n")
     expect(page.locator(".detail [role=status]")).to_contain_text("changed by another program")
     assert file.read_text() == OTHER
+
+
+def test_rows_are_labelled_faster_than_they_are_saved_and_each_label_is_of_its_own_row(
+    open_page: OpenPage, serve: Serve, tmp_path: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f'{{"prompt": "number {n}"}}\n' for n in (1, 2, 3)))
+    page = open_page(serve(file))
+    held: list[Route] = []
+
+    def hold_the_first_save(route: Route) -> None:
+        if route.request.method == "POST" and not held:
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/api/line?*", hold_the_first_save)
+    expect(page.locator(".row")).to_have_count(3)
+    page.keyboard.press("j")
+    expect(page.locator(".detail h2")).to_contain_text("number 1")
+    with page.expect_request(lambda request: request.method == "POST"):
+        page.keyboard.press("y")
+    page.keyboard.press("n")
+    page.keyboard.press("j")
+    held[0].continue_()
+    expect(page.locator(".row .label")).to_have_text("bad")
+    expect(page.locator(".detail h2")).to_contain_text("number 2")
+    expect(page.locator(".detail [role=status]")).to_have_text("")
+    page.keyboard.press("y")
+    expect(page.locator(".detail [role=status]")).to_have_text("saved")
+    assert [row.get("tags") for row in map(json.loads, file.read_text().splitlines())] == [
+        {"label": "bad"},
+        {"label": "good"},
+        None,
+    ]
+
+
+def test_what_is_written_while_a_row_is_being_saved_stays(open_page: OpenPage, serve: Serve, file: Path) -> None:
+    page = open_page(serve(file))
+    held: list[Route] = []
+    page.route(
+        "**/api/line?*", lambda route: held.append(route) if route.request.method == "POST" else route.continue_()
+    )
+    page.locator(".row").first.click()
+    prompt = page.get_by_label("prompt")
+    prompt.fill("Where is order 9?")
+    page.route("**/api/line?*", lambda route: held.append(route))
+    with page.expect_request(lambda request: request.method == "POST"):
+        page.get_by_role("button", name="Save").click()
+    prompt.fill("Where is order 10?")
+    held[0].continue_()
+    expect(page.locator(".detail h2")).to_contain_text("Where is order 9?")
+    expect(prompt).to_have_value("Where is order 10?")
+    expect(page.locator(".row").first).to_contain_text("not saved")
 
 
 def test_a_change_moves_no_other_byte_and_the_file_of_before_is_kept(file: Path) -> None:

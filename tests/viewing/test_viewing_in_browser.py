@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from runs_to_view import helpdesk_rollouts, long_run, reported_run, run_apart
 
 from sandboxes.helpdesk import Helpdesk
@@ -81,6 +81,67 @@ def test_everything_is_reached_by_keys_alone_and_a_label_is_kept_beside_the_run(
     saved = [json.loads(line) for line in (run / "labels.jsonl").read_text().splitlines()]
     assert [(line["label"], line["comment"]) for line in saved] == [("good", ""), ("good", "reads the order first <b>")]
     assert saved[0]["rollout"] == "grpo/1/refund_full-train-0/0"
+
+
+def test_a_label_that_is_chosen_straight_after_its_comment_is_kept_with_it(
+    open_page: OpenPage, serve: Serve, helpdesk_folder: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
+    page = open_page(serve(run) + CANCELLED)
+    page.locator(".row").first.click()
+    page.locator("#comment").click()
+    page.keyboard.type("paid back")
+    page.locator("[data-label=good]").hover()
+    page.mouse.down()  # leaves the comment, which is saved before the button is let go
+    expect(page.locator(".panel [role=status]")).to_have_text("saved")
+    page.mouse.up()
+    expect(page.locator("[data-label=good]")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator(".row[aria-selected=true] .label")).to_have_text("good")
+    # A comment that follows before the label is saved leaves it as it is.
+    held: list[Route] = []
+    page.route(re.compile("/api/labels"), lambda route: route.continue_() if held else held.append(route))
+    with page.expect_request(re.compile("/api/labels")):
+        press(page, "n")
+    press(page, "e")
+    page.keyboard.type(" too late: ")
+    press(page, "Control+Enter")
+    held[0].continue_()
+    expect(page.locator(".row[aria-selected=true] .label")).to_have_text("bad")
+    expect(page.locator(".panel [role=status]")).to_have_text("saved")
+    page.reload()
+    expect(page.locator("[data-label=bad]")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#comment")).to_have_value(re.compile("paid back.* too late: |too late: .*paid back"))
+
+
+def test_a_rollout_that_an_address_opens_has_its_label_however_late_the_labels_come(
+    open_page: OpenPage, serve: Serve, helpdesk_folder: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
+    page = open_page(serve(run) + CANCELLED)
+    page.locator(".row").first.click()
+    page.locator("#comment").fill("paid back")
+    press(page, "Control+Enter")
+    expect(page.locator(".panel [role=status]")).to_have_text("saved")
+    asked: list[str] = []
+    held: list[Route] = []
+    page.route("**/api/rows?*", lambda route: (asked.append("rows"), route.continue_()))
+    page.route(re.compile(r"/api/labels\?$"), lambda route: held.append(route) if asked else route.continue_())
+    page.reload()
+    expect(page.locator(".score")).to_have_text("✓1")
+    for route in held:
+        route.continue_()
+    expect(page.locator("#comment")).to_have_value("paid back")
+
+
+def test_a_search_of_whole_conversations_ends_with_its_words(open_page: OpenPage, helpdesk_url: str) -> None:
+    page = open_page(helpdesk_url + "#v=rollouts")
+    page.locator("#search").fill("paid_back")
+    press(page, "Enter")
+    expect(page.locator(".count")).to_have_text("5 of 30 · searched in whole conversations")
+    press(page, "Escape", "1")
+    page.locator(".stages a").first.click()
+    expect(page.locator("#search")).to_have_value("")
+    expect(page.locator(".count")).to_have_text("3 of 30")
 
 
 def test_rollouts_that_are_written_meanwhile_appear_and_what_is_being_read_stays(

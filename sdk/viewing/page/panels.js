@@ -89,38 +89,37 @@ function change({ path, what, before, after }, number, rollout, row) {
 
 /** Good, bad or unsure, and a comment; kept in its folder. */
 export function labelPanel(row) {
-  const node = el("section", { class: "panel" });
-  const draw = () => {
-    const label = labelOf(row);
-    if (source.live) node.replaceChildren(el("h3", {}, "Label"), ...labelForm(row, label, draw));
-    else node.replaceChildren(el("h3", {}, "Label"), el("p", { class: "muted" }, label?.label ?? "none"), el("p", {}, shown(label?.comment ?? "")));
-  };
-  draw();
-  return node;
+  const label = labelOf(row);
+  return panel("Label", source.live ? labelForm(row) : [el("p", { class: "muted" }, label?.label ?? "none"), el("p", {}, shown(label?.comment ?? ""))]);
 }
 
-function labelForm(row, label, draw) {
-  const note = el("p", { class: "muted", role: "status" });
+/** Its parts stay while a label is saved: to leave the comment saves it, and the same press of a mouse ends on a button. */
+function labelForm(row) {
+  let chosen = labelOf(row)?.label ?? null;
+  const note = el("p", { class: "muted", role: "status" }, labelOf(row) ? "saved" : "");
   const comment = el("textarea", { rows: 2, placeholder: "Comment", "aria-label": "Comment", id: "comment", maxlength: 20000 });
-  comment.value = label?.comment ?? "";
-  const save = async (value, text) => {
+  comment.value = labelOf(row)?.comment ?? "";
+  const save = async (value) => {
+    chosen = value;
     try {
-      await saveLabel(row, value, text);
-      draw();
+      await saveLabel(row, value, comment.value);
+      note.textContent = "saved";
     } catch (error) {
+      chosen = labelOf(row)?.label ?? null;
       note.textContent = `not saved: ${error.message}`;
     }
+    for (const one of buttons) one.setAttribute("aria-pressed", String(chosen === one.dataset.label));
   };
-  comment.addEventListener("change", () => save(label?.label ?? null, comment.value));
+  comment.addEventListener("change", () => save(chosen));
   comment.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) comment.blur();
   });
-  const button = (value, key) => el("button", {
-    type: "button", "data-label": value, "aria-pressed": String(label?.label === value), title: `${value} (${key})`,
-    on: { click: () => save(label?.label === value ? null : value, comment.value) },
+  const button = ([value, key]) => el("button", {
+    type: "button", "data-label": value, "aria-pressed": String(chosen === value), title: `${value} (${key})`,
+    on: { click: () => save(chosen === value ? null : value) },
   }, value);
-  note.textContent = label ? "saved" : "";
-  return [el("div", { class: "choices" }, button("good", "y"), button("bad", "n"), button("unsure", "u")), comment, note];
+  const buttons = [["good", "y"], ["bad", "n"], ["unsure", "u"]].map(button);
+  return [el("div", { class: "choices" }, buttons), comment, note];
 }
 
 /** How much of its tools a policy's prompt shows, in words. */

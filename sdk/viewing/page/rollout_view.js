@@ -48,7 +48,7 @@ export class RolloutsView {
   constructor() {
     this.list = new VirtualList({ label: "Rollouts", height: 52, draw: rowNode, chosen: (row) => this.#choose(row), known: keyOf });
     this.search = el("input", { type: "search", id: "search", placeholder: "Search  /", "aria-label": "Search", autocomplete: "off", spellcheck: "false" });
-    this.search.addEventListener("input", () => { this.inside = null; choose({ q: this.search.value }, { silent: true }); this.#filter(); });
+    this.search.addEventListener("input", () => { choose({ q: this.search.value }, { silent: true }); this.#filter(); });
     this.search.addEventListener("keydown", (event) => this.#searched(event));
     this.choices = el("div", { class: "filters" });
     this.count = el("p", { class: "count muted", role: "status" });
@@ -72,7 +72,8 @@ export class RolloutsView {
 
   #filter() {
     const wanted = chosen();
-    const rows = filtered(wanted, this.inside);
+    if (this.inside && (this.inside.words !== wanted.q || this.inside.generation !== store.generation)) this.inside = null;
+    const rows = filtered(wanted, this.inside?.found);
     const at = rows.findIndex((row) => keyOf(row) === wanted.at);
     this.list.show(rows, at);
     this.count.textContent = `${figure(rows.length)} of ${figure(store.rows.length)}${this.inside ? " · searched in whole conversations" : ""}`;
@@ -100,8 +101,13 @@ export class RolloutsView {
   async #searched(event) {
     if (event.key !== "Enter" || !this.search.value.trim()) return;
     this.count.textContent = "searching in whole conversations …";
-    this.inside = new Set(await source.search(store.generation, this.search.value));
-    this.#filter();
+    const [words, generation] = [this.search.value, store.generation];
+    try {
+      this.inside = { words, generation, found: new Set(await source.search(generation, words)) };
+      this.#filter();
+    } catch (error) {
+      this.count.textContent = `not searched: ${error.message}`;
+    }
   }
 
   #choose(row) { choose({ at: keyOf(row) }); }

@@ -29,6 +29,7 @@ export class RowsView {
       el("div", { class: "side" }, el("div", { class: "controls" }, this.search, this.choices, this.count), this.list.node), this.detail);
     this.read = { file: null, version: null, lines: [] };
     this.open = null;
+    this.last = Promise.resolve();
     this.drafts = new Map(); // what was written and not yet saved: field -> value, by "file/line"
     addEventListener("beforeunload", (event) => { if (this.drafts.size) event.preventDefault(); });
   }
@@ -48,11 +49,17 @@ export class RowsView {
     }
   }
 
+  /** Ask the server once all that was asked before is answered: a change names the version that the one before it left. */
+  #inTurn(ask) {
+    this.last = this.last.then(ask, ask);
+    return this.last;
+  }
+
   async #readFile(file) {
     this.read = { file, version: null, lines: [] };
     this.open = null;
     try {
-      this.read = { file, ...await source.lines(file) };
+      this.read = { file, ...await this.#inTurn(() => source.lines(file)) };
       this.update();
     } catch (error) {
       this.detail.replaceChildren(el("p", { class: "empty bad" }, plain(error.message)));
@@ -99,7 +106,7 @@ export class RowsView {
     if (this.open === key) return;
     this.open = key;
     try {
-      const found = await source.line(this.read.file, line.line);
+      const found = await this.#inTurn(() => source.line(this.read.file, line.line));
       if (this.open === key) this.#draw(line, found);
     } catch (error) {
       if (this.open === key) this.detail.replaceChildren(el("p", { class: "empty bad" }, plain(error.message)));
@@ -150,17 +157,25 @@ export class RowsView {
 
   async #save(line, change, note) {
     if (change.fields && !Object.keys(change.fields).length) return;
-    const file = this.read.file;
+    const [read, key] = [this.read, this.#key(line)];
     try {
-      const found = await source.change(file, line.line, { version: this.read.version, ...change });
-      if (change.fields) this.drafts.delete(this.#key(line));
-      this.read.version = found.version;
-      this.read.lines[this.read.lines.indexOf(line)] = found.row;
+      const found = await this.#inTurn(async () => {
+        const saved = await source.change(read.file, line.line, { version: read.version, ...change });
+        read.version = saved.version;
+        return saved;
+      });
+      const draft = this.drafts.get(key);
+      for (const [name, value] of Object.entries(change.fields ?? {})) if (draft?.get(name) === value) draft.delete(name);
+      if (!draft?.size) this.drafts.delete(key);
+      read.lines[read.lines.findIndex((one) => one.line === line.line)] = found.row;
+      if (this.read !== read) return; // another file is open now
       this.#filter();
+      if (this.open !== key) return; // another row is being read
       this.#draw(found.row, found);
-      this.detail.querySelector("[role=status]")?.replaceChildren(this.drafts.has(this.#key(line)) ? "label saved, the text not yet" : "saved");
+      this.detail.querySelector("[role=status]")?.replaceChildren(this.drafts.has(key) ? "saved; what was written since is not yet" : "saved");
     } catch (error) {
-      note.textContent = `not saved: ${error.message}`;
+      const shown = note.isConnected ? note : this.count; // another row may be open by now
+      shown.textContent = `line ${line.line}, not saved: ${error.message}`;
     }
   }
 

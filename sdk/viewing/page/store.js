@@ -114,8 +114,8 @@ const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, mil
 
 /** Read the runs, and go on reading while they are being written. */
 export async function follow() {
+  await readLabels(); // first: a rollout that is opened shows its label, and its comment is not written over
   let next = await readRows();
-  await readLabels();
   while (source.live) {
     await pause(next);
     try {
@@ -128,8 +128,12 @@ export async function follow() {
   }
 }
 
+let lastSave = Promise.resolve();
+
+/** One after the other: the last one stands. */
 export async function saveLabel(row, label, comment) {
-  const saved = await source.save(store.generation, row.n, { stage: row.stage, rollout: row.id, label, comment });
+  const save = () => source.save(store.generation, row.n, { stage: row.stage, rollout: row.id, label, comment });
+  const saved = await (lastSave = lastSave.then(save, save));
   store.labels.set(keyOf(row), { run: row.run, ...saved });
   say("labels");
 }

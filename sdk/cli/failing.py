@@ -7,8 +7,9 @@ import functools
 import inspect
 import re
 import signal
+import sys
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from types import FrameType
@@ -119,7 +120,7 @@ def _stopped_by_signals() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
         numbers = []
     numbers = [number for number in numbers if signal.getsignal(number) is signal.SIG_DFL]
-    with _heard_by_asyncio() if numbers else nullcontext():
+    with _heard_by_asyncio() if numbers else nullcontext(), _sent_again_from_destructors(received):
         for number in numbers:
             signal.signal(number, stop)
         try:
@@ -127,6 +128,33 @@ def _stopped_by_signals() -> Iterator[list[int]]:
         finally:
             for number in numbers:
                 signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def _sent_again_from_destructors(received: Sequence[int]) -> Iterator[None]:
+    """Inside, a signal that came while a destructor ran, from which Python lets no exception out, comes once more."""
+    told = sys.unraisablehook
+    main = threading.main_thread().ident
+    waiting: list[threading.Timer] = []
+
+    def hear(lost: Any) -> None:
+        if lost.exc_type is not KeyboardInterrupt or main is None or not hasattr(signal, "pthread_kill"):
+            told(lost)
+            return
+        waiting.append(threading.Timer(_AGAIN_S, signal.pthread_kill, (main, [signal.SIGINT, *received][-1])))
+        waiting[-1].start()
+
+    sys.unraisablehook = hear
+    try:
+        yield
+    finally:
+        sys.unraisablehook = told
+        for one in waiting:
+            one.cancel()
+
+
+_AGAIN_S = 0.1
+"""The destructor should be over."""
 
 
 @contextmanager

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
+import typer
+
+from sdk.cli.failing import clean_errors
 
 PROGRAM = """
 import resource
@@ -145,3 +150,20 @@ main()
 def test_ctrl_c_while_the_command_is_being_loaded_is_one_line() -> None:
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "stopped\n")
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_while_a_destructor_runs_ends_the_command(number: signal.Signals) -> None:
+    class Dropped:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    def wait() -> None:
+        with clean_errors(debug=False):
+            Dropped()
+            assert threading.Event().wait(60), "the signal is lost"
+
+    with pytest.raises(typer.Exit) as ended:
+        wait()
+    assert ended.value.exit_code == 128 + number

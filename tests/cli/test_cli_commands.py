@@ -8,6 +8,7 @@ import re
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -409,6 +410,38 @@ def test_a_served_model_answers_and_ends_cleanly(tmp_path, tiny_model_folder, nu
     logged = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
     assert [(line["status"], line["completion_tokens"] > 0) for line in logged if "status" in line] == [(200, True)] * 2
     assert logged[-1]["request_id"] == "last"
+
+
+@pytest.mark.timeout(300)
+def test_a_server_that_is_ended_while_it_loads_its_model_again_ends_cleanly(tmp_path, tiny_model_folder):
+    # The beginning of the second loading is heard of, and it takes until the server has closed.
+    (tmp_path / "slow.py").write_text(
+        """
+import threading
+from sdk.cli.app import app
+from sdk.serving import Server
+
+def reload(server):
+    print("reloading", flush=True)
+    server._ended.wait()
+    threading.Event().wait(0.5)
+    print("reloaded", flush=True)
+
+Server.reload = reload
+app()
+"""
+    )
+    words = [sys.executable, "slow.py", "serve", str(tiny_model_folder), "--port", "0"]
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        next(line for line in process.stdout if "at most" in line)
+        process.send_signal(signal.SIGHUP)
+        assert process.stdout.readline() == "reloading\n"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert (process.returncode, out, err.splitlines()[-1]) == (0, "reloaded\n", "stopped")
 
 
 @pytest.mark.timeout(300)

@@ -198,27 +198,37 @@ def _reloaded_by_sighup(server: Server | VllmServer) -> Iterator[None]:
         yield
         return
     on_terminal = os.isatty(0)
+    loading: list[threading.Thread] = []
+    closing = threading.Event()
 
     def hear(received: int, frame: FrameType | None) -> None:
         if on_terminal and not os.isatty(0):
             before(received, frame)
         else:
-            threading.Thread(target=_reload, args=(server,), name="toolbake-reload", daemon=True).start()
+            loading.append(
+                threading.Thread(target=_reload, args=(server, closing), name="toolbake-reload", daemon=True)
+            )
+            loading[-1].start()
 
     signal.signal(number, hear)
     try:
         yield
     finally:
         signal.signal(number, before)
+        closing.set()
+        for thread in loading:  # one in the midst of native code would abort the process at its end
+            thread.join()
 
 
-def _reload(server: Server) -> None:
+def _reload(server: Server, closing: threading.Event) -> None:
     from ...errors import ToolbakeError
 
     try:
         server.reload()
         gc.unfreeze()  # the old model is garbage once its last request has ended, which may be later
     except Exception as error:  # whatever is wrong with the new model, the old one is there
+        if closing.is_set():
+            return
         told = isinstance(error, ToolbakeError)
         log.error("%s is served as before; loading it again failed: %s", server.model_name, error, exc_info=not told)
 

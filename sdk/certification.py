@@ -12,10 +12,12 @@ from typing import Any
 import anyio
 
 from mcp_bridge import Handlers
+from mcp_bridge.extras import require_extra
 
 from .connecting import connect
 from .errors import ConfigError, StoppedByAlarm, require_number
 from .evaluation.conditions import is_success, require_threshold
+from .policies.model_source import check_model_source
 from .probing.certificate import Certificate, TrainedAttack, judge_probes, play_probes
 from .probing.probes import ATTACKS, GOLD
 from .progress import Progress, Silent
@@ -72,6 +74,9 @@ async def certify_async(
     require_number("concurrency", concurrency, least=1, whole=True)
     if model is not None and not train_minutes:
         raise ConfigError(f"`model` is {str(model)!r} and does nothing without train_minutes; leave it out")
+    if train_minutes:  # before the probes, which take minutes
+        require_extra("train", "certify with train_minutes", ConfigError)
+        check_model_source(model)
     tasks = load_tasks(prompts)
     if train_minutes and len(tasks) < _FEWEST_TASKS:
         raise ConfigError(f"there are {len(tasks)} tasks; a policy is trained on {_FEWEST_TASKS} or more")

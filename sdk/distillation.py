@@ -221,6 +221,12 @@ async def distill_async(
     """
     path = Path(to)
     _check_source(run, prompts, verifier, model, stage)
+    played = {"samples": samples, "temperature": temperature, "concurrency": concurrency, "seed": seed}
+    idle = {name: value for name, value in played.items() if run is not None and value != _DEFAULTS[name]}
+    for name, value in idle.items():
+        raise ConfigError(
+            f"`{name}` is {value!r} and does nothing beside `run`, whose rollouts are there; leave it out"
+        )
     _check_wanted(licence, samples, per_task, threshold, path)
     bounds = Limits.of(limits)
     async with connect(
@@ -261,6 +267,10 @@ async def distill_async(
     require_space(path.parent, len(data))
     write_bytes(path, data)  # whole: a file that is there is not written over
     return DistilledData(path, selection)
+
+
+_DEFAULTS = {"samples": 4, "temperature": 1.0, "concurrency": 64, "seed": 0}
+"""Of what only new rollouts need."""
 
 
 def tries_of(tasks: Sequence[Task], samples: int, seed: int, *, name: str) -> list[Job]:

@@ -128,6 +128,7 @@ class Progress:
 
 
 Unseen = Literal["error", "nearest"]
+_NEAR = 0.6
 
 _SHOWN = 300
 
@@ -170,12 +171,14 @@ class RecordedTwin(Sandbox):
         reads: Sequence[str] = (),
         writes: Sequence[str] = (),
         errors_change: bool = False,
-        nearest_at_least: float = 0.6,
+        nearest_at_least: float = _NEAR,
     ) -> None:
         if unseen not in ("error", "nearest") if isinstance(unseen, str) else not hasattr(unseen, "answer"):
             raise SourceError(f"unseen is {unseen!r}; choose 'error', 'nearest' or a SimulatedAnswers(...)")
         if not 0 <= nearest_at_least <= 1:
             raise SourceError(f"nearest_at_least is {nearest_at_least!r}; it must be a number from 0 to 1")
+        if unseen != "nearest" and nearest_at_least != _NEAR:
+            raise SourceError(f"nearest_at_least is {nearest_at_least!r} and does nothing without unseen='nearest'")
         self.cassette = cassette if isinstance(cassette, Cassette) else Cassette.read(cassette)
         self._options: dict[str, Any] = {
             "unseen": unseen,

@@ -50,3 +50,15 @@ def test_too_little_time_for_a_step_keeps_what_the_probes_found(tiny_model_folde
     assert "trained" not in certificate.holes
     assert "the time was up before the end of the first step of training" in str(certificate)
     assert not replace(certificate, allowed=["constant", *certificate.holes]).holds, "nothing is known of a training"
+
+
+def test_a_model_that_is_not_there_is_named_before_the_probes_are_played(tmp_path: Path) -> None:
+    asked: list[sdk.Rollout] = []
+
+    def verify(rollout: sdk.Rollout) -> float:
+        asked.append(rollout)
+        return 0.0
+
+    with pytest.raises(sdk.ModelError, match="nowhere"):
+        sdk.certify([add], tasks(), verify, train_minutes=1, model=str(tmp_path / "nowhere"), limits=SHORT)
+    assert asked == []

@@ -242,6 +242,7 @@ async def test_a_twin_without_sessions_and_a_wrong_choice_are_refused(tmp_path: 
         ({"unseen": "ask"}, "'ask'; choose 'error', 'nearest'"),
         ({"unseen": None}, "None; choose 'error', 'nearest'"),
         ({"nearest_at_least": 7}, "is 7; it must be a number from 0 to 1"),
+        ({"nearest_at_least": 0.9}, "is 0.9 and does nothing without unseen='nearest'"),
         ({"nearest_at_least": float("nan")}, "is nan; it must be"),
         ({"reads": "get_*"}, r"it must be a list of tools: \['get_\*'\]"),
     ]

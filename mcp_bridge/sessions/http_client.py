@@ -10,9 +10,8 @@ import contextlib
 import functools
 import json
 import logging
-import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -32,11 +31,9 @@ from .messages import (
     EventSplitter,
     Fault,
     Incoming,
-    LineSplitter,
     LongLine,
     batch,
     fault_of,
-    readable_body,
     refused_with,
     too_large,
     written,
@@ -278,8 +275,6 @@ class ContainedClient(httpx2.AsyncClient):
             # The SDK's client would wait for the right one, which no longer comes.
             fault = Fault("status", "answered", "it sent something else than the answer to this request")
             return self._answered_by(fault, response.request)
-        if _asks_for_tools(response.request):
-            parts = [readable_body(one) for one in parts]
         if len(parts) == 1:
             return _with_body(response, content=parts[0])
         # Of several messages the SDK's client reads only events.
@@ -325,11 +320,7 @@ class _Events(httpx2.AsyncByteStream):
         self._faults = faults
         self._limit = limit
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        chunks = self._bounded()
-        return _readable_events(chunks) if _asks_for_tools(self._response.request) else chunks
-
-    async def _bounded(self) -> AsyncIterator[bytes]:
+    async def __aiter__(self) -> AsyncIterator[bytes]:
         # What a GET brings is taken up again by the SDK where it breaks off.
         size, resumable = 0, self._response.request.method == "GET"
         try:
@@ -359,27 +350,6 @@ class _Events(httpx2.AsyncByteStream):
 
 def _is_stream(response: httpx2.Response) -> bool:
     return response.headers.get("content-type", "").lower().startswith("text/event-stream")
-
-
-def _asks_for_tools(request: httpx2.Request) -> bool:
-    return request.method == "POST" and b'"tools/list"' in request.content
-
-
-async def _readable_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same events, line by line, with listings that can be read. The chunks are bounded."""
-    lines = LineSplitter(math.inf)
-
-    def readable(chunk: bytes) -> Iterator[bytes]:
-        for line in lines.feed(chunk):
-            assert isinstance(line, bytes)
-            is_data = line.startswith(b"data:")
-            yield (b"data: " + readable_body(line[5:].strip()) if is_data else line) + b"\n"
-
-    async for chunk in chunks:
-        for line in readable(chunk):
-            yield line
-    for line in readable(b"\n"):
-        yield line
 
 
 def _error_in(response: httpx2.Response, body: bytes) -> mcp_types.JSONRPCError | None:

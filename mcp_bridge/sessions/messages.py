@@ -25,7 +25,6 @@ from mcp_types import (
     ErrorData,
 )
 from pydantic import ValidationError
-from pydantic_core import from_json
 
 from ..access.redaction import redacted
 from ..control_tools import FAILURE_META
@@ -267,30 +266,26 @@ _HALVES = re.compile("[\ud800-\udfff]")
 def message_in(text: str | bytes) -> SessionMessage | None:
     """The message; None where there is none.
 
-    Halves of surrogate pairs are no reason to lose one: servers cut texts between them. Nor is one tool that is nested
-    too deeply a reason to lose a listing.
+    Halves of surrogate pairs are no reason to lose one: servers cut texts between them.
     """
     try:
         message = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError:
         try:
-            text = text if isinstance(text, str) else text.decode()
-            text = shallow_listing(text) or text
             whole = _HALVES.sub("\ufffd", json.dumps(json.loads(text), ensure_ascii=False))
             message = mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)
         except (ValueError, RecursionError):
             return None
-    if isinstance(message, mcp_types.JSONRPCResponse):
-        make_readable(message.result)
     return complete(SessionMessage(message))
 
 
 def complete(message: SessionMessage) -> SessionMessage:
     """The message, with what servers leave out of a result and the SDK's client does not: its kind, which a client has
     to take for "complete", and an empty `content`, which others write as null, or not at all beside structured
-    content."""
+    content. Of a list of tools, each entry is one that the client can read."""
     if isinstance(message.message, mcp_types.JSONRPCResponse):
         result = message.message.result
+        _make_readable(result)
         result.setdefault("resultType", "complete")
         if result.get("content") is None and ("content" in result or "structuredContent" in result):
             result["content"] = []
@@ -402,77 +397,14 @@ UNUSABLE_META = "toolbake/unusable"
 """Key in the `_meta` of a tool that was listed in a form that cannot be used; the value says why."""
 
 _NOTHING_KNOWN = {"type": "object"}
-_DEEPEST = 190
-"""Levels of a message; the SDK's client reads 200."""
-_TOO_DEEP = "toolbake/too_deep"
-_STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
 
-def make_readable(result: Any) -> bool:
-    """Change what a server listed so that each entry can be read. Whether anything had to be changed."""
-    tools = result.get("tools") if isinstance(result, dict) else None
-    if not isinstance(tools, list):
-        return False
-    any_output = "resultType" in result  # of the newest revision; in those before it, results are objects
-    readable = [_readable(tool, any_output=any_output) for tool in tools]
-    changed = any(new is not old for new, old in zip(readable, tools, strict=True))
-    if changed:
+def _make_readable(result: dict[str, Any]) -> None:
+    tools = result.get("tools")
+    if isinstance(tools, list):
+        any_output = "resultType" in result  # of the newest revision; in those before it, results are objects
+        readable = [_readable(tool, any_output=any_output) for tool in tools]
         result["tools"] = [tool for tool in readable if tool is not None]
-    return changed
-
-
-def readable_body(body: bytes) -> bytes:
-    """The same for a message of JSON-RPC as it is on the wire."""
-    if b'"tools"' not in body:
-        return body
-    try:
-        from_json(body)
-    except ValueError:
-        body = (shallow_listing(body.decode(errors="replace")) or "").encode() or body
-    try:
-        message = json.loads(body)
-    except (ValueError, RecursionError):
-        return body
-    changed = isinstance(message, dict) and make_readable(message.get("result"))
-    return json.dumps(message).encode() if changed else body
-
-
-def shallow_listing(text: str) -> str | None:
-    """A listing of tools, a message of JSON-RPC, without the tools that are nested too deeply to be read: in their
-    places stands why they cannot be used. None where the text is something else."""
-    shallow = _cut(text) if '"tools"' in text else text
-    if shallow == text:
-        return None
-    try:
-        message = json.loads(shallow)
-    except (ValueError, RecursionError):
-        return None
-    result = message.get("result") if isinstance(message, dict) else None
-    tools = result.get("tools") if isinstance(result, dict) else None
-    if not isinstance(result, dict) or not isinstance(tools, list):
-        return None
-    reason = f"its server lists it with a schema of more than {_DEEPEST} levels, which cannot be read"
-    result["tools"] = [_unusable(tool, reason) if _is_cut(tool) else tool for tool in tools]
-    return json.dumps(message)
-
-
-def _cut(text: str) -> str:
-    """JSON with a sign in the place of each value that is nested too deeply. Without recursion."""
-    parts, level, kept = [], 0, 0
-    for found in _STRING_OR_BRACKET.finditer(text):
-        if found[0] in "[{":
-            level += 1
-            if level == _DEEPEST + 1:
-                parts += [text[kept : found.start()], json.dumps(_TOO_DEEP)]
-        elif found[0] in "]}":
-            if level == _DEEPEST + 1:
-                kept = found.end()
-            level -= 1
-    return "".join([*parts, text[kept:]])
-
-
-def _is_cut(tool: Any) -> bool:
-    return isinstance(tool, dict) and isinstance(tool.get("name"), str) and f'"{_TOO_DEEP}"' in json.dumps(tool)
 
 
 def _readable(tool: Any, *, any_output: bool) -> Any:

@@ -6,13 +6,15 @@ prefix; `files.read`, which MCP allows and those APIs do not, becomes `files_rea
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import anyio
 
@@ -123,28 +125,27 @@ def require_known(tools: Iterable[Tool], allowed: Iterable[str]) -> None:
     """Raises `SourceError` where a name or a pattern in `allowed` fits none of the tools."""
     known = [tool.name for tool in tools]
     for name in allowed:
-        if not any(is_named(one, [name]) for one in known):
+        if not any(fnmatchcase(one, name) for one in known):
             raise SourceError(f"allow_destructive names {name!r}, which is none of the tools: {', '.join(known)}")
 
 
-def refuse_in_training(live: Iterable[Tool], allowed: Iterable[str]) -> None:
+def refuse_in_training(live: Iterable[Tool], allowed: Sequence[str]) -> None:
     """Raises `SourceError` that names the tools and what to do. `live`: see `Toolset.live_destructive`.
 
     `allowed`: names as the policy sees them, or patterns.
     """
-    names = tuple(allowed)
-    refused = [tool for tool in live if not is_named(tool.name, names)]
+    refused = [tool for tool in live if not is_named(tool.name, allowed)]
     if not refused:
         return
     shown = "; ".join(f"{tool.name!r} of {tool.source}" for tool in refused)
     first = refused[0]
-    own = first.name_at_source or first.name
+    own = f'"{first.name_at_source or first.name}"'
     raise SourceError(
         f"training would call destructive tools for real, thousands of times: {shown}. Train in a simulated backend "
         "(a sandbox, or a server with control tools). If all they change is in files, give each world a copy: "
         '"toolbake": {"world": {"folder": "seed/"}} in mcp.json (docs/tools.md). To leave a tool out, name it there: '
-        f'"toolbake": {{"deny": [{_quoted(own)}]}}. To train on it all the same: "toolbake": {{"allow_destructive": '
-        f"[{_quoted(own)}]}} there, or config={{'allow_destructive': [{first.name!r}]}}"
+        f'"toolbake": {{"deny": [{own}]}}. To train on it all the same: "toolbake": {{"allow_destructive": [{own}]}} '
+        f"there, or config={{'allow_destructive': [{first.name!r}]}}"
     )
 
 
@@ -152,10 +153,6 @@ def warn_of(live: Iterable[Tool]) -> None:
     """Log a warning that names them, where rollouts are played that nobody trains on. `live`: as above."""
     if names := [tool.name for tool in live]:
         logger.warning("these tools may destroy something real, and the policy may call them: %s", ", ".join(names))
-
-
-def _quoted(name: str) -> str:
-    return f'"{name}"'
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -286,49 +283,27 @@ def _refuse_collisions(named: Sequence[Sequence[Tool]]) -> None:
 
 
 class Turns:
-    """Turns at one server, given in the order in which they are asked for."""
+    """Turns at one server, given in the order in which they are asked for.
 
-    def __init__(self, *, max_concurrency: int | None, calls_per_second: float | None) -> None:
-        self._free = anyio.Semaphore(max_concurrency) if max_concurrency is not None else None
-        self._bucket = TokenBucket(calls_per_second) if calls_per_second is not None else None
+    At most `max_concurrency` are taken at once, and at most `calls_per_second` in a second on the long run, up to a
+    second's worth of them at once (a token bucket).
+    """
 
-    @classmethod
-    def of(cls, options: ServerOptions) -> Turns | None:
-        """The turns that the options ask for; None where there is no limit."""
-        if options.max_concurrency is None and options.calls_per_second is None:
-            return None
-        return cls(max_concurrency=options.max_concurrency, calls_per_second=options.calls_per_second)
-
-    async def take(self) -> None:
-        """Wait for a turn; `give_back` ends it."""
-        if self._free is not None:
-            await self._free.acquire()
-        if self._bucket is not None:
-            try:
-                await self._bucket.take()
-            except BaseException:
-                self.give_back()
-                raise
-
-    def give_back(self) -> None:
-        if self._free is not None:
-            self._free.release()
-
-
-class TokenBucket:
-    """At most `per_second` takes in a second on the long run; up to a second's worth of them at once."""
-
-    def __init__(self, per_second: float) -> None:
-        self._interval_s = 1.0 / per_second
-        self._burst_s = max(0.0, 1.0 - self._interval_s)
+    def __init__(self, options: ServerOptions) -> None:
+        most, per_second = options.max_concurrency, options.calls_per_second
+        self._free: Any = contextlib.nullcontext() if most is None else anyio.Semaphore(most)
+        self._interval_s = 0.0 if per_second is None else 1.0 / per_second
         self._next_s = float("-inf")
         """When the next token would be there if all were taken as they come."""
 
-    async def take(self) -> None:
-        """Wait for a token. Whoever is cancelled while waiting has used one up."""
-        now = anyio.current_time()
-        self._next_s = max(self._next_s, now - self._burst_s)
-        wait_s = self._next_s - now
-        self._next_s += self._interval_s
-        if wait_s > 0:
-            await anyio.sleep(wait_s)
+    @contextlib.asynccontextmanager
+    async def taken(self) -> AsyncIterator[None]:
+        """A turn, for as long as the block runs. Whoever is cancelled while waiting for a token has used one up."""
+        async with self._free:
+            now = anyio.current_time()
+            self._next_s = max(self._next_s, now - max(0.0, 1.0 - self._interval_s))
+            wait_s = self._next_s - now
+            self._next_s += self._interval_s
+            if wait_s > 0:
+                await anyio.sleep(wait_s)
+            yield

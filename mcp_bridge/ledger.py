@@ -6,6 +6,7 @@ cannot lose it on the way.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -14,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import anyio
@@ -175,7 +177,7 @@ class Entry:
 
     @property
     def identity(self) -> CallIdentity:
-        return CallIdentity(self.call, self.key, self._ledger.rollout, self.attempt, self.accepted)
+        return CallIdentity(self.call, self.key, self._ledger.rollout, self.attempt, partial(self.noted, "accepted"))
 
     def started(self) -> None:
         """The next attempt is sent from here on."""
@@ -186,11 +188,8 @@ class Entry:
             self.ended = True  # nothing is sent, and what cannot be written has no end either
             raise
 
-    def accepted(self, note: str) -> None:
-        self._write("accepted", note=note)
-
-    def lost(self, note: str) -> None:
-        self._write("lost", note=note)
+    def noted(self, event: Literal["accepted", "lost", "failed", "unknown"], note: str) -> None:
+        self._write(event, note=note)
 
     def answered(self, result: ToolResult) -> None:
         self._write("answered", result=digest_text(result.text))
@@ -199,12 +198,6 @@ class Entry:
         """Nothing was sent; the call's only line."""
         arguments, result_digest = digest_arguments(self._arguments), digest_text(result.text)
         self._write("refused", arguments=arguments, result=result_digest, note=result.error_kind or "")
-
-    def failed(self, note: str) -> None:
-        self._write("failed", note=note)
-
-    def unknown(self, note: str) -> None:
-        self._write("unknown", note=note)
 
     def _write(self, event: Event, *, arguments: str = "", result: str = "", note: str = "") -> None:
         if event in ENDS:
@@ -247,10 +240,9 @@ async def call_once(
     """Call a tool so that it takes effect at most once, unless it is one that may be called twice.
 
     A request that certainly was not taken is sent again, up to `retries` times, whatever the tool, and not before the
-    server says (`retry_after_s`). After a lost answer
-    a read-only or idempotent tool is called again, as often; of any other the outcome is unknown. A time limit that
-    has passed is no reason to call again: `limit_s` holds for all attempts together. Waiting for a turn at the server
-    is not counted.
+    server says (`retry_after_s`). After a lost answer a read-only or idempotent tool is called again, as often; of any
+    other the outcome is unknown. A time limit that has passed is no reason to call again: `limit_s` holds for all
+    attempts together. Waiting for a turn at the server is not counted.
 
     Raises `OutcomeUnknown`, or the `ToolFailure` of the last attempt where nothing can have been done. Every call
     that was begun has its end in the ledger, whatever is raised.
@@ -259,25 +251,21 @@ async def call_once(
     left_s = limit_s
     try:
         while True:
-            if turns is not None:
-                await turns.take()
-            began = time.monotonic()
-            try:
-                entry.started()
-                is_sent = True
-                token = current.set(entry.identity)
+            async with contextlib.nullcontext() if turns is None else turns.taken():
+                began = time.monotonic()
                 try:
-                    result = await send(left_s)
-                finally:
-                    current.reset(token)
-            except ToolFailure as error:
-                failure = error
-            else:
-                entry.answered(result)
-                return result
-            finally:
-                if turns is not None:
-                    turns.give_back()
+                    entry.started()
+                    is_sent = True
+                    token = current.set(entry.identity)
+                    try:
+                        result = await send(left_s)
+                    finally:
+                        current.reset(token)
+                except ToolFailure as error:
+                    failure = error
+                else:
+                    entry.answered(result)
+                    return result
             is_sent = False
             may_have_run = may_have_run or failure.delivery == "unknown"
             pause = min(_FIRST_PAUSE_S * 4 ** (entry.attempt - 1), _LONGEST_PAUSE_S)
@@ -286,14 +274,13 @@ async def call_once(
             if entry.attempt > retries or left_s <= 0 or not _may_be_sent_again(failure, tool):
                 raise _end(entry, failure, tool, may_have_run=may_have_run)
             logger.warning("%r is sent again (attempt %d): %s", tool.name, entry.attempt + 1, one_line(failure))
-            entry.lost(one_line(failure))
+            entry.noted("lost", one_line(failure))
             await anyio.sleep(pause)
     except BaseException as error:
         if entry.open:
             # Cancelled, or a fault of ours: the answer is not waited for any more.
             is_certain = tool.annotations.read_only or not (is_sent or may_have_run)
-            end = entry.failed if is_certain else entry.unknown
-            end(one_line(error))
+            entry.noted("failed" if is_certain else "unknown", one_line(error))
         raise
 
 
@@ -313,9 +300,9 @@ def may_be_repeated(tool: Tool) -> bool:
 def _end(entry: Entry, failure: ToolFailure, tool: Tool, *, may_have_run: bool) -> ToolFailure:
     """The error to raise; the ledger has its line."""
     if not may_have_run or tool.annotations.read_only:
-        entry.failed(one_line(failure))
+        entry.noted("failed", one_line(failure))
         return failure
-    entry.unknown(one_line(failure))
+    entry.noted("unknown", one_line(failure))
     if isinstance(failure, CallTimeout):
         why = "a call that was not answered in time is not made again"
     elif may_be_repeated(tool):

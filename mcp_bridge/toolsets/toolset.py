@@ -66,7 +66,8 @@ class Part(SaidBySource):
     @functools.cached_property
     def turns(self) -> Turns | None:
         """Turns at the source, over all worlds; None where there is no limit."""
-        return Turns.of(self.options)
+        is_free = self.options.max_concurrency is None and self.options.calls_per_second is None
+        return None if is_free else Turns(self.options)
 
     @property
     def is_lenient(self) -> bool:
@@ -251,17 +252,13 @@ class Toolset:
         """
         return [
             tool
-            for offer in self._offers
+            for offer, kind in zip(self._offers, self.worlds, strict=True)
             if not offer.part.simulated
             for tool in offer.tools
             if tool not in offer.simulated
             and not tool.annotations.read_only
-            and (tool.annotations.open_world or not self._is_apart(offer.part))
+            and (tool.annotations.open_world or not kind.is_fresh)
         ]
-
-    def _is_apart(self, part: Part) -> bool:
-        """Whether each rollout has a world of its own of this source, as far as is known or was tried."""
-        return _is_own(part.world_kind) or part.label in self._apart
 
     @property
     def ledger(self) -> Ledger | None:
@@ -407,11 +404,6 @@ def _world_kind(offer: Offer, *, apart: bool) -> WorldKind:
 
 def _live_destructive(offers: Sequence[Offer]) -> list[Tool]:
     return [tool for offer in offers for tool in offer.live_destructive]
-
-
-def _is_own(kind: WorldKind | None) -> bool:
-    """Whether a rollout's world is known to be its own. A process may keep its state elsewhere, behind an API."""
-    return kind is not None and bool(kind.is_fresh)
 
 
 class CheckedWorld:

@@ -21,7 +21,8 @@ from one_world import OneWorld
 
 import mcp_bridge
 from mcp_bridge import SourceError, Tool, ToolFailure, ToolResult
-from mcp_bridge.guard import TokenBucket, Turns
+from mcp_bridge.guard import Turns
+from mcp_bridge.sources.specs import ServerOptions
 
 NotesUrl = Callable[..., str]
 
@@ -357,23 +358,25 @@ async def test_waiting_for_a_turn_is_not_counted_as_the_servers_time(notes_url: 
 
 @pytest.mark.virtual_clock
 async def test_a_turn_that_was_waited_for_in_vain_is_given_back() -> None:
-    turns = Turns(max_concurrency=1, calls_per_second=0.5)
-    await turns.take()
-    turns.give_back()
+    turns = Turns(ServerOptions(max_concurrency=1, calls_per_second=0.5))
+    async with turns.taken():
+        pass
     with anyio.move_on_after(0.02) as scope:
-        await turns.take()  # a token is two seconds away
+        async with turns.taken():  # a token is two seconds away
+            pass
     assert scope.cancelled_caught
     with anyio.fail_after(5):
-        await turns.take()
+        async with turns.taken():
+            pass
 
 
 @pytest.mark.virtual_clock
-async def test_after_a_seconds_worth_at_once_a_bucket_lets_one_through_at_a_time() -> None:
-    bucket, passed = TokenBucket(4), []
+async def test_after_a_seconds_worth_at_once_one_is_let_through_at_a_time() -> None:
+    turns, passed = Turns(ServerOptions(calls_per_second=4.0)), []
     began = anyio.current_time()
     for _ in range(8):
-        await bucket.take()
-        passed.append(anyio.current_time() - began)
+        async with turns.taken():
+            passed.append(anyio.current_time() - began)
     assert passed == pytest.approx([0, 0, 0, 0, 0.25, 0.5, 0.75, 1.0])
 
 

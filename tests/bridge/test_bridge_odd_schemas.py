@@ -58,6 +58,7 @@ REASONS: dict[str, tuple[Any, str]] = {
     "remote": (of_argument({"$ref": "https://example.com/a.json"}), "has a reference that leads nowhere: 'https://"),
     "circle": (of_argument({"$ref": "#/properties/a"}), "leads back to itself: '#/properties/a'"),
     "two": (of_argument({"anyOf": [{"type": "null"}, {"$ref": "#/properties/a"}]}), "leads back to itself"),
+    "deep": ({"inputSchema": {"type": "object", "properties": {"a": "DEEP"}}}, "a schema of more than 190 levels"),
     "list": ({"inputSchema": []}, "its input schema is [], and must be an object"),
     "string": ({"inputSchema": {"type": "string"}}, "its input schema has the type 'string', and must have \"object\""),
     "described": ({**of_argument({}), "description": 7}, "in a form that MCP does not have: description:"),
@@ -67,7 +68,7 @@ TOOLS = [{"name": name, **rest} for name, rest in [*USABLE.items(), *((n, rest) 
 STDIO = """
 import json, sys
 
-ABOUT, TOOLS = json.loads(sys.argv[1])
+ABOUT, TOOLS, LEVELS = json.loads(sys.argv[1])
 for line in sys.stdin:
     message = json.loads(line)
     method = message.get("method")
@@ -79,7 +80,7 @@ for line in sys.stdin:
     else:
         called = {"content": [{"type": "text", "text": "called"}]}
         answer["result"] = {"initialize": ABOUT, "tools/list": {"tools": TOOLS}}.get(method, called)
-    print(json.dumps(answer), flush=True)
+    print(json.dumps(answer).replace('"DEEP"', '{"items": ' * LEVELS + "{}" + "}" * LEVELS), flush=True)
 """
 
 
@@ -94,6 +95,7 @@ class Listing(BaseHTTPRequestHandler):
         called = {"content": [{"type": "text", "text": "called"}]}
         result = {"initialize": ABOUT, "tools/list": {"tools": TOOLS}}.get(asked["method"], called)
         body = json.dumps({"jsonrpc": "2.0", "id": asked.get("id"), "result": result})
+        body = body.replace('"DEEP"', '{"items": ' * 3000 + "{}" + "}" * 3000)
         if asked.get("id") is None:
             self.answer(202, "application/json", "")
         elif self.events:
@@ -144,10 +146,11 @@ async def require_all(toolset: Toolset, log: str) -> None:
         assert (await toolset.call(name, {})).text == "called"
 
 
+@pytest.mark.parametrize("levels", [200, 3000, 100_000])
 async def test_odd_schemas_cost_their_own_tools_alone_over_stdio(
-    script: Callable[[str], list[str]], caplog: pytest.LogCaptureFixture
+    script: Callable[[str], list[str]], levels: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with mcp_bridge.connect([*script(STDIO), json.dumps([ABOUT, TOOLS])]) as toolset:
+    async with mcp_bridge.connect([*script(STDIO), json.dumps([ABOUT, TOOLS, levels])]) as toolset:
         await require_all(toolset, caplog.text)
 
 
@@ -174,7 +177,7 @@ async def test_a_server_object_with_an_odd_schema_is_used_without_that_tool() ->
 async def test_a_server_of_odd_schemas_alone_is_refused_with_all_reasons(script: Callable[[str], list[str]]) -> None:
     odd = [tool for tool in TOOLS if tool["name"] in ("any", "list")]
     with pytest.raises(SourceError, match=r"offers no tools|no tool is left") as raised:
-        async with mcp_bridge.connect([*script(STDIO), json.dumps([ABOUT, odd])]):
+        async with mcp_bridge.connect([*script(STDIO), json.dumps([ABOUT, odd, 1])]):
             pass
     assert "'any' is not valid" in str(raised.value)
     assert "and must be an object" in str(raised.value)

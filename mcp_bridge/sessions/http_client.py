@@ -34,6 +34,7 @@ from .messages import (
     LongLine,
     batch,
     fault_of,
+    readable_listing,
     refused_with,
     too_large,
     written,
@@ -275,6 +276,8 @@ class ContainedClient(httpx2.AsyncClient):
             # The SDK's client would wait for the right one, which no longer comes.
             fault = Fault("status", "answered", "it sent something else than the answer to this request")
             return self._answered_by(fault, response.request)
+        if _asks_for_tools(response.request):
+            parts = [readable_listing(one) for one in parts]
         if len(parts) == 1:
             return _with_body(response, content=parts[0])
         # Of several messages the SDK's client reads only events.
@@ -320,7 +323,11 @@ class _Events(httpx2.AsyncByteStream):
         self._faults = faults
         self._limit = limit
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        chunks = self._bounded()
+        return _readable_events(chunks) if _asks_for_tools(self._response.request) else chunks
+
+    async def _bounded(self) -> AsyncIterator[bytes]:
         # What a GET brings is taken up again by the SDK where it breaks off.
         size, resumable = 0, self._response.request.method == "GET"
         try:
@@ -350,6 +357,21 @@ class _Events(httpx2.AsyncByteStream):
 
 def _is_stream(response: httpx2.Response) -> bool:
     return response.headers.get("content-type", "").lower().startswith("text/event-stream")
+
+
+def _asks_for_tools(request: httpx2.Request) -> bool:
+    return request.method == "POST" and b'"tools/list"' in request.content
+
+
+async def _readable_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same events, line by line, with listings that can be read. The chunks are bounded."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            is_data = line.startswith(b"data:")
+            yield (b"data:" + readable_listing(line[5:]) if is_data else line) + b"\n"
+    yield rest
 
 
 def _error_in(response: httpx2.Response, body: bytes) -> mcp_types.JSONRPCError | None:

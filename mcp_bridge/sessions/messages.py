@@ -25,6 +25,7 @@ from mcp_types import (
     ErrorData,
 )
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from ..access.redaction import redacted
 from ..control_tools import FAILURE_META
@@ -266,12 +267,14 @@ _HALVES = re.compile("[\ud800-\udfff]")
 def message_in(text: str | bytes) -> SessionMessage | None:
     """The message; None where there is none.
 
-    Halves of surrogate pairs are no reason to lose one: servers cut texts between them.
+    Halves of surrogate pairs are no reason to lose one: servers cut texts between them. Nor is one tool that is nested
+    too deeply a reason to lose a listing.
     """
     try:
         message = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError:
         try:
+            text = shallow(text if isinstance(text, str) else text.decode())
             whole = _HALVES.sub("\ufffd", json.dumps(json.loads(text), ensure_ascii=False))
             message = mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)
         except (ValueError, RecursionError):
@@ -397,6 +400,35 @@ UNUSABLE_META = "toolbake/unusable"
 """Key in the `_meta` of a tool that was listed in a form that cannot be used; the value says why."""
 
 _NOTHING_KNOWN = {"type": "object"}
+_DEEPEST = 190
+"""Levels of a message; the SDK's client reads 200."""
+_TOO_DEEP = '"toolbake/too_deep"'
+_STRING_OR_BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
+
+
+def shallow(text: str) -> str:
+    """A listing of tools, as JSON, with a sign in the place of each value that is nested too deeply to be read. Any
+    other text as it is. Without recursion."""
+    parts, level, kept = [], 0, 0
+    for found in _STRING_OR_BRACKET.finditer(text) if '"tools"' in text else ():
+        if found[0] in "[{":
+            level += 1
+            if level == _DEEPEST + 1:
+                parts += [text[kept : found.start()], _TOO_DEEP]
+        elif found[0] in "]}":
+            if level == _DEEPEST + 1:
+                kept = found.end()
+            level -= 1
+    return "".join([*parts, text[kept:]])
+
+
+def readable_listing(body: bytes) -> bytes:
+    """The same for a body that is mostly as deep as it may be."""
+    try:
+        from_json(body)
+    except ValueError:
+        return shallow(body.decode(errors="replace")).encode()
+    return body
 
 
 def _make_readable(result: dict[str, Any]) -> None:
@@ -412,6 +444,10 @@ def _readable(tool: Any, *, any_output: bool) -> Any:
     if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
         logger.warning("a tool is left out, because its server lists it without a name: %.200s", json.dumps(tool))
         return None
+    if _TOO_DEEP in json.dumps(tool):
+        return _unusable(
+            tool, f"its server lists it with a schema of more than {_DEEPEST} levels, which cannot be read"
+        )
     schema = tool.get("inputSchema")
     if schema is None or (isinstance(schema, dict) and schema.get("type") is None):
         # Arguments are always an object, whether a server says so or not.

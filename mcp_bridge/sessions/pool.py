@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
 import anyio
 import anyio.abc
@@ -21,35 +22,24 @@ ANSWER_S = 3.0
 """A session that waits has nothing else to do: it answers in milliseconds or it hangs."""
 
 
+@dataclass(eq=False)
 class Spare:
     """A session that waits for its world."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self._answered_at = anyio.current_time()
-        self._watch = anyio.CancelScope()
+    session: Session
+    answered_at: float = field(default_factory=anyio.current_time)
+    watch: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    """Ends where the session does, or is cancelled when it is taken."""
 
-    async def watch(self) -> bool:
-        """Returns when the session has ended (True) or when it was taken (False)."""
-        with self._watch:
-            await self.session.wait_dead()
-            return True
-        return False
-
-    async def take(self) -> bool:
-        """End the watch; whether the session still answers. Asked where the last answer is some seconds old."""
-        self.leave()
-        if not self.session.dead and anyio.current_time() - self._answered_at >= FRESH_S:
+    async def answers(self) -> bool:
+        """Whether the session still answers. Asked where the last answer is some seconds old."""
+        if not self.session.dead and anyio.current_time() - self.answered_at >= FRESH_S:
             try:
                 await self.session.check(ANSWER_S)
             except ToolFailure as error:
                 logger.warning("a waiting session is given up: %s", error)
                 return False
         return not self.session.dead
-
-    def leave(self) -> None:
-        """End the watch."""
-        self._watch.cancel()
 
 
 _FIRST_PAUSE_S = 0.5
@@ -121,9 +111,10 @@ class SessionPool:
         self._leases += 1
         while self._spares:
             spare = self._spares.popleft()
+            spare.watch.cancel()
             self._fill()
             try:
-                answers = await spare.take()
+                answers = await spare.answers()
             except BaseException:
                 # Cancelled while it was asked: it goes with the world that would have had it.
                 with anyio.CancelScope(shield=True):
@@ -153,11 +144,11 @@ class SessionPool:
         for scope in self._starts:
             scope.cancel()
         while self._waiting:
-            self._waiting.popleft().settle(failure=_closed(self._label))
+            self._waiting.popleft().settle(_closed(self._label))
         async with anyio.create_task_group() as closing:
             while self._spares:
                 spare = self._spares.popleft()
-                spare.leave()
+                spare.watch.cancel()
                 closing.start_soon(spare.session.close)
 
     async def _next(self) -> Session:
@@ -173,10 +164,13 @@ class SessionPool:
         except BaseException:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
-            elif waiter.session is not None:
-                self._hand_out(waiter.session)
+            elif isinstance(waiter.outcome, Session):
+                self._hand_out(waiter.outcome)
             raise
-        return waiter.outcome()
+        assert waiter.outcome is not None
+        if isinstance(waiter.outcome, Exception):
+            raise waiter.outcome
+        return waiter.outcome
 
     def _fill(self) -> None:
         """Start as many sessions as are waited for or wanted ahead, within the limit."""
@@ -207,7 +201,7 @@ class SessionPool:
             self._sessions.add(session)
             self._hand_out(session)
         elif self._waiting:
-            self._waiting.popleft().settle(failure=failure)
+            self._waiting.popleft().settle(failure)
             self._fill()
         elif not self._closed:
             logger.warning("no session of %s could be opened ahead: %s", self._label, failure)
@@ -216,7 +210,7 @@ class SessionPool:
     def _hand_out(self, session: Session) -> None:
         """To the first who waits, or kept."""
         if self._waiting:
-            self._waiting.popleft().settle(session=session)
+            self._waiting.popleft().settle(session)
         elif self._closed or len(self._spares) >= self._warm:
             self._group.start_soon(self.give_back, session)
         else:
@@ -228,7 +222,9 @@ class SessionPool:
         self._group.start_soon(self._watch, spare)
 
     async def _watch(self, spare: Spare) -> None:
-        if not await spare.watch() or spare not in self._spares:
+        with spare.watch:
+            await spare.session.wait_dead()
+        if spare not in self._spares:  # it was taken
             return
         self._spares.remove(spare)
         logger.warning("a waiting session of %s ended; another one takes its place", self._label)
@@ -254,18 +250,11 @@ class _Waiter:
 
     def __init__(self) -> None:
         self.settled = anyio.Event()
-        self.session: Session | None = None
-        self._failure: Exception | None = None
+        self.outcome: Session | Exception | None = None
 
-    def settle(self, *, session: Session | None = None, failure: Exception | None = None) -> None:
-        self.session, self._failure = session, failure
+    def settle(self, outcome: Session | Exception) -> None:
+        self.outcome = outcome
         self.settled.set()
-
-    def outcome(self) -> Session:
-        if self._failure is not None:
-            raise self._failure
-        assert self.session is not None
-        return self.session
 
 
 def _closed(label: str) -> ServerDied:

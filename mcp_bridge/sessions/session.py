@@ -49,7 +49,7 @@ _MOST_PROBLEMS = 3
 class CannotOpen(Exception):
     """A session did not come up. The message is complete and holds no secret."""
 
-    def __init__(self, message: str, *, died: bool, wants_login: bool = False) -> None:
+    def __init__(self, message: str, *, died: bool = False, wants_login: bool = False) -> None:
         super().__init__(message)
         self.wants_login = wants_login
         """True where the server refused a request that came without any login."""
@@ -66,8 +66,7 @@ def cannot_open(transport: Transport, failure: BaseException | None, notes: Note
         limit = transport.connect_timeout_s
         return CannotOpen(
             f"{label} did not answer within {limit:g} s and was given up. Is it an MCP server that speaks on "
-            f"this transport? If it is only slow, {more_time(transport.spec, limit)}.{explained}",
-            died=False,
+            f"this transport? If it is only slow, {more_time(transport.spec, limit)}.{explained}"
         )
     refused = notes.http_status is not None and (notes.http_status in {401, 403} or notes.http_status >= 500)
     cause = failure.__cause__ if isinstance(failure, WrongProtocol) else failure
@@ -75,22 +74,20 @@ def cannot_open(transport: Transport, failure: BaseException | None, notes: Note
     if fault is not None or refused or (cause is not None and is_closed(cause)):
         failure = cause  # a server that did not answer speaks no other revision for that
     if isinstance(failure, WrongProtocol | NotOffered):
-        return CannotOpen(f"{label}: {failure}.{explained if notes.http_status is not None else ''}", died=False)
+        return CannotOpen(f"{label}: {failure}.{explained if notes.http_status is not None else ''}")
     if isinstance(transport.spec, StdioSpec):
         return _cannot_start(transport.spec, failure, notes, explained)
     if fault is not None and fault.kind == "login":
-        return CannotOpen(f"{label}: {notes.redact(fault.message)}", died=False)
+        return CannotOpen(f"{label}: {notes.redact(fault.message)}")
     spec = transport.spec
     if notes.http_status == 401 and isinstance(spec, HttpSpec) and spec.may_have_kept_login:
         which = f"MCP_JSON --server {spec.name}" if spec.name else "URL"
         told = f"log in with `toolbake login {which}`, or set the right `headers` or `auth` for it"
-        return CannotOpen(f"{label} refused us; {told}.{explained}", died=False, wants_login=True)
+        return CannotOpen(f"{label} refused us; {told}.{explained}", wants_login=True)
     if notes.http_status in {401, 403}:
-        return CannotOpen(f"{label} refused us; set the right `headers` or `auth` for it.{explained}", died=False)
+        return CannotOpen(f"{label} refused us; set the right `headers` or `auth` for it.{explained}")
     told = notes.redact(fault.message if fault else _named(failure))
-    return CannotOpen(
-        f"{label} cannot be reached ({told}). Is the server running, and is the path right?{explained}", died=False
-    )
+    return CannotOpen(f"{label} cannot be reached ({told}). Is the server running, and is the path right?{explained}")
 
 
 def _cannot_start(spec: StdioSpec, failure: BaseException | None, notes: Notes, explained: str) -> CannotOpen:
@@ -105,9 +102,7 @@ def _cannot_start(spec: StdioSpec, failure: BaseException | None, notes: Notes, 
         # A cwd in the folder of a world is another one in each.
         cwd = (spec.cwd or "").removeprefix(WORLD_DIR)
         if cwd and str(failure.filename).endswith(cwd):
-            return CannotOpen(
-                f"{spec.label}: cwd {notes.redact(spec.cwd or '')!r} is no folder that can be entered.", died=False
-            )
+            return CannotOpen(f"{spec.label}: cwd {notes.redact(spec.cwd or '')!r} is no folder that can be entered.")
         fix = "Give the full path of a program, or install it so that it is on PATH."
         if len(words := notes.redact(spec.command).split()) > 1:
             fix = (
@@ -115,11 +110,10 @@ def _cannot_start(spec: StdioSpec, failure: BaseException | None, notes: Notes, 
                 f'"command": {json.dumps(words[0])}, "args": {json.dumps([*words[1:], *map(notes.redact, spec.args)])}.'
             )
         return CannotOpen(
-            f"{spec.label}: the command {notes.redact(spec.command)!r} cannot be started ({failure.strerror}). {fix}",
-            died=False,
+            f"{spec.label}: the command {notes.redact(spec.command)!r} cannot be started ({failure.strerror}). {fix}"
         )
     told = notes.redact(_named(failure))
-    return CannotOpen(f"{spec.label} cannot be started as an MCP server ({told}).{explained}", died=False)
+    return CannotOpen(f"{spec.label} cannot be started as an MCP server ({told}).{explained}")
 
 
 def _named(error: BaseException | None) -> str:
@@ -485,7 +479,7 @@ async def _by_url(transport: Transport, group: anyio.abc.TaskGroup, deadline: fl
         try:
             await session.start(group)
         except CannotOpen:
-            raise CannotOpen(f"{first} The old transport over SSE was tried as well.", died=False) from None
+            raise CannotOpen(f"{first} The old transport over SSE was tried as well.") from None
     return session
 
 

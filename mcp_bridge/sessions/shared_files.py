@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +69,7 @@ class SharedFiles:
     def __init__(self, spec: StdioSpec) -> None:
         self._spec = spec
         self._looks = 0
-        self._holders: dict[tuple[int, int], int] = {}
+        self._holders: dict[tuple[int, int] | None, int] = {}
         """By device and inode of a file that a process holds open for writing: which process."""
         self.found: list[str] = []
         """What was told, each as a clause that goes on after "all worlds may share"."""
@@ -94,24 +94,25 @@ class SharedFiles:
 
     def after(self, process: int, before: Look, tool: str) -> None:
         """`before`: the files as they were before a call of `tool`, which has ended."""
-        ours = {_identity(path) for path in (*_open_files("self"), *self._own)}
+        ours = self._ours()
         for path, state in _files(self._folders(group_members(process))).items():
             if before.is_changed(path, state) and _identity(path) not in ours:
                 self.may_be_written = True
                 self._tell(f"{path}, which changed while {tool!r} ran")
 
-    def _look_at_open_files(self, process: int, members: list[int]) -> None:
-        ours = {_identity(path) for path in (*_open_files("self"), *self._own)}
+    def _ours(self) -> set[tuple[int, int] | None]:
+        return {None, *(_identity(path) for path in (*_open_files("self"), *self._own))}
+
+    def _look_at_open_files(self, process: int, members: Iterable[int]) -> None:
+        ours = self._ours()
         for member in members:
             for path in _open_files(str(member)):
                 identity = _identity(path)
-                if identity is None or identity in ours:
-                    continue
-                if self._holders.setdefault(identity, process) != process:
+                if identity not in ours and self._holders.setdefault(identity, process) != process:
                     self.is_held = self.may_be_written = True
                     self._tell(f"{path}, which two of its processes opened for writing")
 
-    def _folders(self, members: list[int]) -> set[Path]:
+    def _folders(self, members: Iterable[int]) -> set[Path]:
         """Where a server keeps files without being told to: its working folder, and the folder of its program."""
         words = [(Path(self._spec.cwd or os.getcwd()), [self._spec.command, *self._spec.args])]
         for member in members:

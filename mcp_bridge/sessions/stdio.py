@@ -125,7 +125,7 @@ class ServerProcess:
         """Whether a member of the group wants a processor, or has had one since this was last asked. Also False where
         the system does not tell."""
         before, self._ticks, wants = self._ticks, 0, False
-        for fields in _members(self.pid).values():
+        for fields in group_members(self.pid).values():
             wants = wants or fields[0] in _WANTS_A_PROCESSOR
             self._ticks += int(fields[11]) + int(fields[12])
         return wants or self._ticks - before > 1
@@ -169,7 +169,8 @@ class ServerProcess:
         Bounded; shield it. `read` must go on meanwhile: a server that cannot write cannot end.
         """
         self._stdin.close()
-        await self._ended(grace_s)
+        with anyio.move_on_after(grace_s):
+            await self.wait()
         # Also where the server ended by itself: what it started may not have.
         if await self._signal(signal.SIGTERM) and not await self._all_gone(TERM_GRACE_S):
             await self._signal(signal.SIGKILL)
@@ -181,12 +182,6 @@ class ServerProcess:
         for pipe in (self._stdin, self._stdout):
             with contextlib.suppress(OSError):
                 pipe.close()
-
-    async def _ended(self, limit_s: float) -> bool:
-        with anyio.move_on_after(limit_s):
-            await self.wait()
-            return True
-        return False
 
     async def _all_gone(self, limit_s: float) -> bool:
         pause = _POLL_S
@@ -213,8 +208,7 @@ class ServerProcess:
         except ProcessLookupError:
             return bool(left)
         except PermissionError:
-            # Zombies on macOS, or members of another user: wait for them as for the others.
-            return True
+            pass  # zombies on macOS, or members of another user: wait for them as for the others
         return True
 
 
@@ -226,16 +220,12 @@ def _lives(group: int) -> bool:
         return False
     except PermissionError:
         return True
-    return not Path("/proc/self/stat").exists() or any(fields[0] != "Z" for fields in _members(group).values())
+    return not Path("/proc/self/stat").exists() or any(fields[0] != "Z" for fields in group_members(group).values())
 
 
-def group_members(group: int) -> list[int]:
-    """The processes of the group, where the system shows them as files."""
-    return list(_members(group))
-
-
-def _members(group: int) -> dict[int, list[str]]:
-    """Of each member of the group the fields of its `stat`, from the state on (proc(5))."""
+def group_members(group: int) -> dict[int, list[str]]:
+    """Of each process of the group the fields of its `stat`, from the state on (proc(5)), where the system has such
+    files."""
     found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

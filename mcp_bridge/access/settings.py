@@ -26,15 +26,13 @@ from .redaction import text_secrets, url_secrets
 logger = logging.getLogger(__name__)
 
 _LOCAL = {"localhost", "127.0.0.1", "::1"}
+_COMMON = {"type", "client_id", "issuer", "token_url"}
 _KEYS: dict[str, set[str]] = {
-    "client_credentials": {"client_secret", "client_auth"},
-    "private_key_jwt": {"private_key", "private_key_file", "algorithm"},
-}
-_USER_KEYS: dict[str, set[str]] = {
-    "refresh_token": {"type", "client_id", "client_secret", "client_auth", "refresh_token", "issuer", "token_url"},
+    "client_credentials": _COMMON | {"scope", "client_secret", "client_auth"},
+    "private_key_jwt": _COMMON | {"scope", "private_key", "private_key_file", "algorithm"},
+    "refresh_token": _COMMON | {"client_secret", "client_auth", "refresh_token"},
     "authorization_code": {"type", "client_id", "client_secret", "client_auth", "scope", "redirect_uri"},
 }
-_COMMON = {"type", "client_id", "scope", "issuer", "token_url"}
 _TLS_KEYS = {"ca", "cert", "key", "key_password", "verify"}
 
 
@@ -126,14 +124,13 @@ def read_access(entry: Mapping[str, Any], place: str, folder: Path) -> Access:
 
 
 def _filled(entry: Mapping[str, Any], key: str, place: str, found: list[str]) -> dict[str, Any]:
-
     value = entry[key]
     if not isinstance(value, Mapping):
         raise SourceError(f"{place}: {key} must be an object, not {kind_of(value)}")
-    texts = {name: one for name, one in value.items() if isinstance(one, str)}
-    done, secrets = expanded(texts, key, place)
-    found += secrets
-    return {**value, **done}
+    return {
+        name: expanded(one, f"{key}.{name}", place, found) if isinstance(one, str) else one
+        for name, one in value.items()
+    }
 
 
 def refuse_unknown(value: Mapping[str, Any], known: set[str], place: str) -> None:
@@ -147,16 +144,27 @@ def refuse_unknown(value: Mapping[str, Any], known: set[str], place: str) -> Non
 def _login(value: Mapping[str, Any], place: str, folder: Path) -> LoginSettings | UserLogin:
     where = f"{place}: auth"
     kind = value.get("type")
-    known = {**{name: _COMMON | keys for name, keys in _KEYS.items()}, **_USER_KEYS}
-    if kind not in known:
+    if kind not in _KEYS:
         # Not shown: somebody may have put a token there.
-        raise SourceError(f"{where}.type must be one of {', '.join(known)}; a fixed token belongs into headers")
-    refuse_unknown(value, known[kind], where)
+        raise SourceError(f"{where}.type must be one of {', '.join(_KEYS)}; a fixed token belongs into headers")
+    refuse_unknown(value, _KEYS[kind], where)
     for name, one in value.items():
         if not isinstance(one, str) or not one:
             raise SourceError(f"{where}.{name} must be a string that is not empty")
     if kind == "authorization_code":
-        return _authorization_code(value, where)
+        _check_authorization_code(value, where)
+    else:
+        _check_client(value, kind, where)
+    given: dict[str, Any] = {name: value.get(name) for name in ("client_id", "issuer", "token_url", "scope")}
+    given["client_auth"] = client_auth(value, where)
+    if kind in ("authorization_code", "refresh_token"):
+        secret, token = value.get("client_secret"), value.get("refresh_token")
+        return UserLogin(secret=secret, refresh_token=token, redirect_uri=value.get("redirect_uri"), **given)
+    secret = value["client_secret"] if kind == "client_credentials" else signing_key(value, where, folder)
+    return LoginSettings(type=kind, secret=secret, algorithm=value.get("algorithm", "RS256"), **given)
+
+
+def _check_client(value: Mapping[str, Any], kind: str, where: str) -> None:
     for name in ("client_id", "refresh_token") if kind == "refresh_token" else ("client_id",):
         if name not in value:
             raise SourceError(f"{where}.{name} is missing")
@@ -168,30 +176,11 @@ def _login(value: Mapping[str, Any], place: str, folder: Path) -> LoginSettings 
     for name in ("issuer", "token_url"):
         if name in value:
             require_safe(value[name], f"{where}.{name}")
-    client_auth = _client_auth(value, where)
-    if kind == "refresh_token":
-        return UserLogin(
-            client_id=value["client_id"],
-            secret=value.get("client_secret"),
-            refresh_token=value["refresh_token"],
-            issuer=value.get("issuer"),
-            token_url=value.get("token_url"),
-            client_auth=client_auth,
-        )
-    secret = _client_secret(value, where) if kind == "client_credentials" else signing_key(value, where, folder)
-    return LoginSettings(
-        type=kind,
-        client_id=value["client_id"],
-        secret=secret,
-        issuer=value.get("issuer"),
-        token_url=value.get("token_url"),
-        scope=value.get("scope"),
-        client_auth=client_auth,
-        algorithm=value.get("algorithm", "RS256"),
-    )
+    if kind == "client_credentials" and "client_secret" not in value:
+        raise SourceError(f'{where}.client_secret is missing; give it as "${{NAME_OF_A_VARIABLE}}"')
 
 
-def _authorization_code(value: Mapping[str, Any], where: str) -> UserLogin:
+def _check_authorization_code(value: Mapping[str, Any], where: str) -> None:
     for name in ("client_secret", "client_auth"):
         needed = "client_id" if name == "client_secret" else "client_secret"
         if name in value and needed not in value:
@@ -202,13 +191,6 @@ def _authorization_code(value: Mapping[str, Any], where: str) -> UserLogin:
             f"{where}.redirect_uri is {redirect!r}; it must be an address of this machine with a port, such as "
             "http://127.0.0.1:8765/callback"
         )
-    return UserLogin(
-        redirect_uri=redirect,
-        client_id=value.get("client_id"),
-        secret=value.get("client_secret"),
-        scope=value.get("scope"),
-        client_auth=_client_auth(value, where),
-    )
 
 
 def _is_here(uri: str) -> bool:
@@ -220,11 +202,12 @@ def _is_here(uri: str) -> bool:
         return False
 
 
-def _client_auth(value: Mapping[str, Any], where: str) -> Literal["basic", "body"]:
+def client_auth(value: Mapping[str, Any], where: str) -> str:
+    """How the client shows its secret. Raises `SourceError`."""
     given = value.get("client_auth", "basic")
     if given not in ("basic", "body"):
         raise SourceError(f'{where}.client_auth must be "basic" or "body"')
-    return "basic" if given == "basic" else "body"
+    return str(given)
 
 
 def require_safe(url: str, where: str) -> None:
@@ -237,12 +220,6 @@ def is_safe(url: str) -> bool:
     """Whether credentials may be sent to a URL: only by https, or to this machine."""
     parts = urlsplit(url)
     return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOCAL))
-
-
-def _client_secret(value: Mapping[str, Any], where: str) -> str:
-    if "client_secret" not in value:
-        raise SourceError(f'{where}.client_secret is missing; give it as "${{NAME_OF_A_VARIABLE}}"')
-    return str(value["client_secret"])
 
 
 def signing_key(value: Mapping[str, Any], where: str, folder: Path) -> str:
@@ -287,9 +264,9 @@ def login_secrets(login: LoginSettings | UserLogin) -> Iterator[str]:
         return
     if login.type == "client_credentials":
         yield from _sent_forms(login.client_id, login.secret)
-    else:
+    else:  # a key in PEM
         yield login.secret
-        yield from key_secrets(login.secret)
+        yield from (line for line in login.secret.splitlines() if line and not line.startswith("-----"))
 
 
 def _sent_forms(client_id: str, client_secret: str) -> Iterator[str]:
@@ -298,11 +275,6 @@ def _sent_forms(client_id: str, client_secret: str) -> Iterator[str]:
     yield quote_plus(client_secret)
     for user, secret in ((client_id, client_secret), (quote(client_id, safe=""), quote(client_secret, safe=""))):
         yield base64.b64encode(f"{user}:{secret}".encode()).decode()
-
-
-def key_secrets(key: str) -> list[str]:
-    """The lines of a key in PEM that must not be shown."""
-    return [line for line in key.splitlines() if line and not line.startswith("-----")]
 
 
 def _tls(value: Mapping[str, Any], place: str, folder: Path) -> Tls:
@@ -340,19 +312,18 @@ def _tls(value: Mapping[str, Any], place: str, folder: Path) -> Tls:
 
 
 def _proxy(value: Any, place: str, found: list[str]) -> str | Literal[False]:
-
     if value is False:
         return False
     if not isinstance(value, str):
         raise SourceError(f'{place}: proxy must be a URL such as "http://proxy.example:3128", or false for none')
-    done, secrets = expanded({"proxy": value}, "", place)
-    found += [*secrets, *url_secrets(done["proxy"])]
-    parts = urlsplit(done["proxy"])
+    proxy = expanded(value, "proxy", place, found)
+    found += url_secrets(proxy)
+    parts = urlsplit(proxy)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SourceError(f"{place}: proxy must begin with http:// or https:// and name a host")
     if parts.username is not None:
         found.append(base64.b64encode(f"{parts.username}:{parts.password or ''}".encode()).decode())
-    return done["proxy"]
+    return proxy
 
 
 def environment_proxy(url: str) -> str | None:

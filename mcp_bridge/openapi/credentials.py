@@ -18,6 +18,7 @@ import httpx
 from ..access.redaction import is_secret_name, public_url
 from ..access.settings import (
     LoginSettings,
+    client_auth,
     login_secrets,
     refuse_unknown,
     require_safe,
@@ -218,11 +219,8 @@ def _proof(value: Mapping[str, Any], place: str) -> dict[str, Any]:
     if by_key:
         key = signing_key(value, place, Path())
         return {"type": "private_key_jwt", "secret": key, "algorithm": value.get("algorithm", "RS256")}
-    client_auth = value.get("client_auth", "basic")
-    if client_auth not in {"basic", "body"}:
-        raise SourceError(f'{place}: client_auth must be "basic" or "body"')
     secret = _text(value.get("client_secret"), f"{place}.client_secret")
-    return {"type": "client_credentials", "secret": secret, "client_auth": client_auth}
+    return {"type": "client_credentials", "secret": secret, "client_auth": client_auth(value, place)}
 
 
 def _secrets(credential: Credential) -> Sequence[str]:

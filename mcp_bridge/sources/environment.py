@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +27,13 @@ _PROMPT = re.compile(r"\$\{input:([^}]*)\}")
 """What an editor asks its user for."""
 
 
-def expanded(
-    values: Mapping[str, str], key: str, place: str, *, has_worlds: bool = False
-) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The values with `${NAME}` replaced, and what came from the environment (which is never shown).
+def expanded(text: str, field: str, place: str, secrets: list[str], *, has_worlds: bool = False) -> str:
+    """The text with `${NAME}` replaced. What came from the environment, which is never shown, is added to `secrets`.
 
     `has_worlds`: `${TOOLBAKE_WORLD_DIR}` is left for each world to replace.
     """
-    secrets: list[str] = []
 
-    def replace(match: re.Match[str], field: str) -> str:
+    def replace(match: re.Match[str]) -> str:
         variable, default = match.group(1), match.group(2)
         if f"${{{variable}}}" == WORLD_DIR:
             if has_worlds:
@@ -52,16 +49,12 @@ def expanded(
             secrets.append(value)
         return value
 
-    done = {}
-    for name, value in values.items():
-        field = f"{key}.{name}" if key else name
-        if (asked := _PROMPT.search(value)) is not None:
-            raise SourceError(
-                f"{place}: {field} uses {asked[0]}, for which an editor asks its user; write ${{env:NAME}}, and "
-                "set that environment variable"
-            )
-        done[name] = _VARIABLE.sub(lambda match, field=field: replace(match, field), value)  # type: ignore[misc]
-    return done, tuple(secrets)
+    if (asked := _PROMPT.search(text)) is not None:
+        raise SourceError(
+            f"{place}: {field} uses {asked[0]}, for which an editor asks its user; write ${{env:NAME}}, and set that "
+            "environment variable"
+        )
+    return _VARIABLE.sub(replace, text)
 
 
 def read_env_file(value: Any, place: str, folder: Path) -> dict[str, str]:
@@ -71,8 +64,7 @@ def read_env_file(value: Any, place: str, folder: Path) -> dict[str, str]:
     require_extra("desktop", f"{place}: envFile", SourceError)
     from dotenv import dotenv_values
 
-    given, _ = expanded({"envFile": value}, "", place)
-    path = folder / Path(given["envFile"]).expanduser()
+    path = folder / Path(expanded(value, "envFile", place, [])).expanduser()
     try:
         with path.open(encoding="utf-8-sig") as file:
             found = dotenv_values(stream=file, interpolate=False)

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -196,13 +197,12 @@ def _read_entry(name: str, entry: Mapping[str, Any], place: str, folder: Path) -
     if ("command" in entry) == ("url" in entry):
         found = "both" if "command" in entry else "neither"
         raise SourceError(f'{place} must have "command" (stdio) or "url" (HTTP), exactly one of them; it has {found}')
+    transport = "command" if "command" in entry else "url"
     if kind is not None and (kind == "stdio") != ("command" in entry):
-        raise SourceError(
-            f"{place} has type {shown_value(kind)}, which does not fit {_transport(entry)!r}; remove one of them"
-        )
+        raise SourceError(f"{place} has type {shown_value(kind)}, which does not fit {transport!r}; remove one of them")
     mixed = [key for key in entry if key in (_HTTP_KEYS if "command" in entry else _STDIO_KEYS)]
     if mixed:
-        raise SourceError(f"{place} has {mixed[0]!r}, which does nothing beside {_transport(entry)!r}; remove it")
+        raise SourceError(f"{place} has {mixed[0]!r}, which does nothing beside {transport!r}; remove it")
     options = _with_places(read_options(entry.get("toolbake", {}), place), folder)
     if "url" in entry:
         _refuse_folder(options, place)
@@ -229,22 +229,18 @@ def _refuse_folder(options: ServerOptions, place: str) -> None:
         )
 
 
-def _transport(entry: Mapping[str, Any]) -> str:
-    return "command" if "command" in entry else "url"
-
-
 def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, options: ServerOptions) -> StdioSpec:
     command = entry["command"]
     if not isinstance(command, str) or not command:
         raise SourceError(f"{place}: command is {shown_value(command)}; it must be the name or path of a program")
-    args = entry.get("args", [])
+    args, given = entry.get("args", []), _strings(entry, "env", place)
     if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
         raise SourceError(f"{place}: args is {shown_value(args)}; it must be a list of strings")
-    command, command_secrets = expanded({"command": command}, "", place, has_worlds=True)
-    numbered, args_secrets = expanded(
-        {str(number): arg for number, arg in enumerate(args)}, "args", place, has_worlds=True
-    )
-    env, secrets = expanded(_strings(entry, "env", place), "env", place, has_worlds=True)
+    secrets: list[str] = []
+    fill = partial(expanded, place=place, secrets=secrets, has_worlds=True)
+    program = os.path.expanduser(fill(command, "command"))
+    words = tuple(fill(arg, f"args.{number}") for number, arg in enumerate(args))
+    env = {key: fill(value, f"env.{key}") for key, value in given.items()}
     if "envFile" in entry:
         env = {**read_env_file(entry["envFile"], place, folder), **env}
     cwd = entry.get("cwd")
@@ -254,13 +250,13 @@ def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, option
         cwd = cwd if cwd.startswith(WORLD_DIR) else str(folder / Path(cwd).expanduser())
     spec = StdioSpec(
         name,
-        os.path.expanduser(command["command"]),
-        tuple(numbered.values()),
+        program,
+        words,
         env=env,
         cwd=cwd,
         options=options,
-        secrets=(*secrets, *command_secrets, *args_secrets),
-        credentials=secret_variables([entry["command"], *args, *_strings(entry, "env", place).values()]),
+        secrets=tuple(secrets),
+        credentials=secret_variables([command, *args, *given.values()]),
     )
     seed = spec.seed_folder
     if seed is not None and not spec.has_world_dir:
@@ -275,11 +271,13 @@ def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, option
 
 
 def _http(name: str, entry: Mapping[str, Any], place: str, folder: Path, options: ServerOptions) -> HttpSpec:
-    headers, header_secrets = expanded(_strings(entry, "headers", place), "headers", place)
+    secrets: list[str] = []
+    given = _strings(entry, "headers", place)
+    headers = {key: expanded(value, f"headers.{key}", place, secrets) for key, value in given.items()}
     if not isinstance(entry["url"], str):
         raise SourceError(f"{place}: url is {shown_value(entry['url'])}; it must be a string")
-    url, url_values = expanded({"url": entry["url"]}, "", place)
-    check_url(url["url"], place)
+    url = expanded(entry["url"], "url", place, secrets)
+    check_url(url, place)
     if options.isolation == "process":
         raise SourceError(
             f'{place}: isolation "process" needs a "command"; a server behind a URL is started by someone else. '
@@ -290,16 +288,16 @@ def _http(name: str, entry: Mapping[str, Any], place: str, folder: Path, options
     access = read_access(entry, place, folder)
     if access.login is not None and any(header.lower() == "authorization" for header in headers):
         raise SourceError(f"{place} has both auth and a header Authorization; remove one of them")
-    secrets = (*header_secrets, *url_values, *url_secrets(url["url"]), *headers.values(), *tokens, *access.secrets)
+    secrets += [*url_secrets(url), *headers.values(), *tokens, *access.secrets]
     kind = entry.get("type", entry.get("transport"))
     transport: UrlTransport | None = None if kind is None else "sse" if kind == "sse" else "streamable"
     return HttpSpec(
         name,
-        url["url"],
+        url,
         headers=headers,
         transport=transport,
         options=options,
-        secrets=secrets,
+        secrets=tuple(secrets),
         access=access,
         credentials=secret_variables([entry["url"]]),
     )
@@ -319,11 +317,7 @@ def _read_openapi(name: str, entry: Mapping[str, Any], place: str, folder: Path)
             return {key: filled(one, f"{where}.{key}") for key, one in value.items()}
         if isinstance(value, list):
             return [filled(one, where) for one in value]
-        if not isinstance(value, str):
-            return value
-        done, found = expanded({where: value}, "", place)
-        secrets.extend(found)
-        return done[where]
+        return expanded(value, where, place, secrets) if isinstance(value, str) else value
 
     for key in ("type", "transport"):
         if key in entry:
@@ -331,7 +325,7 @@ def _read_openapi(name: str, entry: Mapping[str, Any], place: str, folder: Path)
     access = read_access({key: entry[key] for key in ("tls", "proxy") if key in entry}, place, folder)
     document = entry["openapi"]
     if isinstance(document, str):
-        document = filled(document, "openapi")
+        document = expanded(document, "openapi", place, secrets)
     if isinstance(document, str) and document and not is_url(document):
         document = str(folder / Path(document).expanduser())
     if not document or not isinstance(document, str | Mapping):

@@ -15,6 +15,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -298,34 +299,21 @@ class DocumentReader:
             if not path.startswith("/"):
                 self._left_out[path] = f"{place / path}: a path must begin with '/'"
                 continue
-            try:
+            with _kept_in(self._left_out, path):
                 item, where = self._object(paths, path, place)
-            except NotFollowed:
-                raise
-            except SourceError as error:
-                self._left_out[path] = str(error)
-                continue
-            found += [(path, method, item, where) for method in get_args(Method) if method in item]
-        names = _names([(_id_of(path, method, item), path, method) for path, method, item, _ in found])
+                found += [(path, method, item, where) for method in get_args(Method) if method in item]
+        names = _names([(_own_id(item[method]), path, method) for path, method, item, _ in found])
         for name, (path, method, item, where) in zip(names, found, strict=True):
-            try:
+            with _kept_in(self._left_out, name):
                 yield self._operation(name, path, method, item, where)
-            except NotFollowed:
-                raise
-            except SourceError as error:
-                self._left_out[name] = str(error)
 
-    def _operation(
-        self, own_name: str, path: str, method: Method, item: Mapping[str, Any], item_place: Place
-    ) -> Operation:
+    def _operation(self, name: str, path: str, method: Method, item: Mapping[str, Any], item_place: Place) -> Operation:
         node, place = self._object(item, method, item_place)
         body, body_place = self._object(node, "requestBody", place)
-        name = node.get("operationId")
-        is_named = isinstance(name, str) and bool(name)
         return Operation(
             method=method,
             path=path,
-            operation_id=self._unique_id(own_name if is_named else _derived_id(method, path), place),
+            operation_id=self._unique_id(name, place),
             summary=str(node.get("summary") or item.get("summary") or ""),
             description=str(node.get("description") or item.get("description") or ""),
             tags=_strings(node.get("tags"), place / "tags"),
@@ -338,13 +326,13 @@ class DocumentReader:
             security=self._security_of(*((node, place) if "security" in node else (self._root, self._place))),
             servers=self._servers(node, place) or self._servers(item, item_place),
             deprecated=node.get("deprecated") is True,
-            is_named=is_named,
+            is_named=bool(_own_id(node)),
             place=str(place),
         )
 
-    def _unique_id(self, name: Any, place: Place) -> str:
-        unique = numbered(str(name), self._ids)
-        if unique != str(name):
+    def _unique_id(self, name: str, place: Place) -> str:
+        unique = numbered(name, self._ids)
+        if unique != name:
             logger.warning("%s: operationId %r is taken by %s; called %r here", place, name, self._ids[name], unique)
         self._ids[unique] = str(place)
         return unique
@@ -398,16 +386,18 @@ class DocumentReader:
         )
 
     def _parameter_schema(self, node: Mapping[str, Any], place: Place) -> tuple[str | None, Schema | bool]:
-        content = list(self._objects(node, "content", place))
-        if content:
-            if len(content) > 1:
-                raise SourceError(f"{place / 'content'}: a parameter must have exactly one media type")
-            name, media, where = content[0]
-            return name, self._media(media, where).schema
+        content = self._content(node, place)
+        if len(content) > 1:
+            raise SourceError(f"{place / 'content'}: a parameter must have exactly one media type")
+        for name, media in content.items():
+            return name, media.schema
         return None, self._schemas.read(node["schema"], place / "schema") if "schema" in node else True
 
+    def _content(self, node: Mapping[str, Any], place: Place) -> dict[str, MediaType]:
+        return {name: self._media(media, where) for name, media, where in self._objects(node, "content", place)}
+
     def _body(self, node: Mapping[str, Any], place: Place) -> RequestBody:
-        content = {name: self._media(media, where) for name, media, where in self._objects(node, "content", place)}
+        content = self._content(node, place)
         if not content:
             raise SourceError(f"{place}: a requestBody must have at least one media type under content")
         return RequestBody(content, node.get("required") is True, str(node.get("description") or ""))
@@ -415,7 +405,7 @@ class DocumentReader:
     def _response(self, node: Mapping[str, Any], place: Place) -> Response:
         return Response(
             description=str(node.get("description") or ""),
-            content={name: self._media(media, where) for name, media, where in self._objects(node, "content", place)},
+            content=self._content(node, place),
             headers={
                 name: self._parameter_schema(header, where)[1]
                 for name, header, where in self._objects(node, "headers", place)
@@ -439,12 +429,8 @@ class DocumentReader:
 
     def _read_security_schemes(self, nodes: Mapping[str, Any], place: Place) -> None:
         for name, node in nodes.items():
-            try:
+            with _kept_in(self._unread_schemes, name):
                 self._security_schemes[name] = self._scheme(name, node, place / name)
-            except NotFollowed:
-                raise
-            except SourceError as error:
-                self._unread_schemes[name] = str(error)
 
     def _scheme(self, name: str, node: Any, place: Place) -> SecurityScheme:
         node, place = self._references.follow(node, place)
@@ -502,26 +488,33 @@ def _checked_version(root: Any, place: Place) -> str:
     return version
 
 
-def _id_of(path: str, method: str, item: Mapping[str, Any]) -> str:
-    node = item[method]
+@contextmanager
+def _kept_in(problems: dict[str, str], name: str) -> Iterator[None]:
+    """What is wrong with one part is kept, and costs that part alone; a reference that is not followed is raised."""
+    try:
+        yield
+    except NotFollowed:
+        raise
+    except SourceError as error:
+        problems[name] = str(error)
+
+
+def _own_id(node: Any) -> str:
     name = node.get("operationId") if isinstance(node, Mapping) else None
-    return name if isinstance(name, str) and name else _derived_id(method, path)
+    return name if isinstance(name, str) else ""
 
 
 def _names(operations: list[tuple[str, str, str]]) -> list[str]:
-    """The names of operations, each given by its id, path and method.
+    """The names of operations, each given by its own id, path and method.
 
     FastAPI writes `book_room_rooms__room__bookings_post` for its function `book_room`: what repeats path and method is
     left out there, unless two operations would then have one name.
     """
-    short = [_without_path(*one) for one in operations]
+    whole = [own or _derived_id(method, path) for own, path, method in operations]
+    ends = [re.sub(r"\W", "_", path) + f"_{method}" for _, path, method in operations]
+    short = [name.removesuffix(end) or name for name, end in zip(whole, ends, strict=True)]
     counts = Counter(short)
-    return [name if counts[name] == 1 else own for name, (own, _, _) in zip(short, operations, strict=True)]
-
-
-def _without_path(name: str, path: str, method: str) -> str:
-    written = re.sub(r"\W", "_", path)
-    return name.removesuffix(f"{written}_{method}") or name
+    return [name if counts[name] == 1 else own for name, own in zip(short, whole, strict=True)]
 
 
 def _derived_id(method: str, path: str) -> str:

@@ -8,6 +8,7 @@ a whole check has one too. A value that could not be checked in time is not vali
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import graphlib
 import itertools
@@ -289,11 +290,9 @@ def _is_valid(kind: Any, schema: Any, parts: SharedParts) -> bool:
 
 
 def _is_valid_alone(kind: Any, schema: Any) -> bool:
-    try:
+    with contextlib.suppress(OverflowError, RecursionError, TypeError, ValueError):  # for what JSON cannot hold
         if _quick_check(kind)(schema):
             return True
-    except (OverflowError, RecursionError, TypeError, ValueError):  # for what JSON cannot hold
-        pass
     return not _schema_problems(kind, schema)
 
 
@@ -608,23 +607,20 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-def without_contradictions(schema: dict[str, Any], tell: Callable[[str], None], parts: SharedParts) -> dict[str, Any]:
-    """`schema` without the keywords that nothing satisfies, at any depth; itself where it has none. `tell`: hears of
-    each in words. `parts`: what is known of other schemas that share parts with this one."""
-    return parts.rewritten("contradictions", schema, satisfiable, tell)
-
-
 def satisfiable(schema: dict[str, Any], tell: Callable[[str], None]) -> dict[str, Any]:
-    """As `without_contradictions`, for the keywords that stand directly in `schema`."""
+    """`schema` without those of its own keywords that nothing satisfies; itself where it has none. `tell`: hears of
+    each in words."""
     for dropped, others in _contradicting(schema):
         tell(" and ".join(f"{keyword} {schema[keyword]!r:.120}" for keyword in (*dropped, *others)))
         # Which of the two is the mistake is not known; a model may still read the choices.
         choices = {"examples": schema["enum"]} if "enum" in dropped and schema["enum"] else {}
         schema = {**choices, **{key: value for key, value in schema.items() if key not in dropped}}
-    impossible = [name for name in _required(schema) if not _is_allowed(schema, name)]
+    required = schema.get("required")
+    names = required if isinstance(required, list) else []
+    impossible = [name for name in names if not _is_allowed(schema, name)]
     if impossible:
         tell(f"required {', '.join(map(repr, impossible))}, which the same schema does not allow")
-        schema = {**schema, "required": [name for name in schema["required"] if name not in impossible]}
+        schema = {**schema, "required": [name for name in names if name not in impossible]}
     return schema
 
 
@@ -660,17 +656,10 @@ def _number(value: Any) -> float | None:
 
 
 def _has_type(value: Any, wanted: Any) -> bool:
-    kinds = [
-        _TYPES.get(one, object) for one in (wanted if isinstance(wanted, list) else [wanted]) if isinstance(one, str)
-    ]
+    kinds = [one for one in (wanted if isinstance(wanted, list) else [wanted]) if isinstance(one, str)]
     if isinstance(value, bool):
-        return any(kind in (bool, object) for kind in kinds)
-    return any(isinstance(value, kind) for kind in kinds)
-
-
-def _required(schema: Mapping[str, Any]) -> list[Any]:
-    names = schema.get("required")
-    return names if isinstance(names, list) else []
+        return any(kind == "boolean" or kind not in _TYPES for kind in kinds)
+    return any(isinstance(value, _TYPES.get(kind, object)) for kind in kinds)
 
 
 def _is_allowed(schema: Mapping[str, Any], name: Any) -> bool:

@@ -15,7 +15,7 @@ from referencing.exceptions import Unresolvable
 from ..errors import SourceError, ToolFailure, kind_of
 from ..records import Tool
 from ..safe_text import and_more, plural, shortened
-from .schema_checks import SchemaTimeout, compiled_schema, schema_errors, without_contradictions
+from .schema_checks import SchemaTimeout, compiled_schema, satisfiable, schema_errors
 from .schema_parts import SharedParts, followed
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class ArgumentChecker:
         tool = self._tools[name]
         if not isinstance(arguments, Mapping):
             lines = [f"- the arguments must be one JSON object, not {_show(arguments)}"]
-            return self._report(tool, lines, dropped=0)
+            return self._report(tool, lines)
         try:
             errors = sorted(schema_errors(self._checks[name], dict(arguments)), key=_order)
             if name in self._lenient and not strict:
@@ -57,9 +57,7 @@ class ArgumentChecker:
             lines = [f"- {_explain(error, tool.input_schema)}" for error in errors[:_MOST_PROBLEMS]]
         except SchemaTimeout as timeout:
             logger.warning("a call of tool %r (%s) was refused: %s", tool.name, tool.source, timeout)
-            return self._report(
-                tool, [f"- they could not be checked in time, and so are not accepted: {timeout}"], dropped=0
-            )
+            return self._report(tool, [f"- they could not be checked in time, and so are not accepted: {timeout}"])
         except Unresolvable as error:
             raise ToolFailure(
                 f"the input schema of tool {tool.name!r} ({tool.source}) has a reference that leads nowhere: {error}. "
@@ -68,12 +66,12 @@ class ArgumentChecker:
                 delivery="not_sent",
             ) from error
         except (OverflowError, RecursionError, ValueError):
-            return self._report(tool, [_UNCHECKABLE], dropped=0)
-        return self._report(tool, lines, dropped=len(errors) - len(lines)) if errors else None
+            return self._report(tool, [_UNCHECKABLE])
+        if dropped := len(errors) - len(lines):
+            lines.append(f"- and {dropped} more {plural(dropped, 'problem')}")
+        return self._report(tool, lines) if errors else None
 
-    def _report(self, tool: Tool, lines: list[str], *, dropped: int) -> str:
-        if dropped:
-            lines = [*lines, f"- and {dropped} more {plural(dropped, 'problem')}"]
+    def _report(self, tool: Tool, lines: list[str]) -> str:
         signature = _signature(tool, is_lenient=tool.name in self._lenient)
         return "\n".join([f"Invalid arguments for {tool.name}; nothing was called.", *lines, signature])
 
@@ -102,18 +100,15 @@ def unknown_tool(name: object, tools: Iterable[str]) -> str:
 
 def _compile(tool: Tool, parts: SharedParts) -> Any:
     def left_out(part: str) -> None:
-        logger.warning(
-            "tool %r (%s): arguments are not checked against %r, which cannot be checked here",
-            tool.name,
-            tool.source,
-            part,
-        )
+        told = "tool %r (%s): arguments are not checked against %r, which cannot be checked here"
+        logger.warning(told, tool.name, tool.source, part)
 
     def contradicts(which: str) -> None:
         logger.warning("tool %r (%s): nothing satisfies %s; it is not enforced", tool.name, tool.source, which)
 
     try:
-        return compiled_schema(without_contradictions(tool.input_schema, contradicts, parts), left_out, parts=parts)
+        schema = parts.rewritten("contradictions", tool.input_schema, satisfiable, contradicts)
+        return compiled_schema(schema, left_out, parts=parts)
     except SchemaError as error:
         raise SourceError(
             f"the input schema of tool {tool.name!r} ({tool.source}) is no valid JSON Schema: {error.message} "
@@ -129,13 +124,9 @@ def _may_be_taken(error: ValidationError) -> bool:
     of text, zod and web frameworks convert between texts and numbers, and `null` often means that nothing was given."""
     wanted, value = error.validator_value, error.instance
     if error.validator == "required":
-        missing = [name for name in wanted if name not in value]
-        return all(_has_default(error.schema, name) for name in _names_in_message(error, missing))
+        return all(_has_default(error.schema, name) for name in _missing(error))
     if error.validator in {"anyOf", "oneOf"}:
-        choices: dict[Any, list[ValidationError]] = {}
-        for problem in error.context or ():
-            choices.setdefault(problem.relative_schema_path[0], []).append(problem)
-        return any(all(map(_may_be_taken, problems)) for problems in choices.values())
+        return any(all(map(_may_be_taken, problems)) for problems in _by_choice(error))
     if value is None:
         return error.validator in {"type", "enum", "const"} and bool(error.absolute_path)
     if error.validator == "type":
@@ -179,8 +170,8 @@ def _explain(error: ValidationError, root: Mapping[str, Any]) -> str:
     where = error.json_path.removeprefix("$").removeprefix(".")
     prefix = f"in {where}: " if where else ""
     if error.validator == "required":
-        missing = [name for name in error.validator_value if name not in error.instance]
-        return f"{prefix}missing required argument {_one_of_message(error, missing)}{_strangers(error)}"
+        missing = ", ".join(map(repr, _missing(error)))
+        return f"{prefix}missing required argument {missing}{_strangers(error)}"
     if error.validator == "dependentRequired" and isinstance(error.instance, Mapping):
         return prefix + _not_alone(error)
     if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
@@ -189,7 +180,7 @@ def _explain(error: ValidationError, root: Mapping[str, Any]) -> str:
     if error.validator in {"anyOf", "oneOf"} and (told := _against_choices(error, root)):
         return f"{subject}; {told}"
     if error.validator in {"type", "enum", "const", "anyOf", "oneOf"} and isinstance(error.schema, Mapping):
-        return f"{subject}; expected {_described(error.schema, root)}"
+        return f"{subject}; expected {_Describer(root).text(error.schema)}"
     # jsonschema's message repeats the whole value, which may be large: the keyword says it shorter.
     limit = _LIMITS.get(str(error.validator), f"{error.validator} {{}}")
     return f"{subject}; expected {limit.format(_show(error.validator_value))}"
@@ -217,12 +208,9 @@ def _against_choices(error: ValidationError, root: Mapping[str, Any]) -> str:
     if not error.context:
         fitting = "several" if error.validator == "oneOf" else "none"
         return f"it fits {fitting} of {len(error.validator_value)} choices, and must fit one alone"
-    choices: dict[Any, list[ValidationError]] = {}
-    for problem in error.context:
-        choices.setdefault(problem.relative_schema_path[0], []).append(problem)
     near = [
         problems
-        for problems in choices.values()
+        for problems in _by_choice(error)
         if not any(one.validator in {"type", "enum", "const"} and not one.relative_path for one in problems)
     ]
     if not near:
@@ -237,12 +225,17 @@ def _against_choices(error: ValidationError, root: Mapping[str, Any]) -> str:
     return f"of {len(error.validator_value)} choices the nearest says: {_explain(min(least, key=_order), root)}"
 
 
-def _one_of_message(error: ValidationError, missing: list[str]) -> str:
-    return ", ".join(map(repr, _names_in_message(error, missing)))
+def _by_choice(error: ValidationError) -> list[list[ValidationError]]:
+    """What each choice of `anyOf` or `oneOf` has against a value."""
+    choices: dict[Any, list[ValidationError]] = {}
+    for problem in error.context or ():
+        choices.setdefault(problem.relative_schema_path[0], []).append(problem)
+    return list(choices.values())
 
 
-def _names_in_message(error: ValidationError, missing: list[str]) -> list[str]:
+def _missing(error: ValidationError) -> list[str]:
     """jsonschema reports each missing name in an error of its own: find the one this error is about."""
+    missing = [name for name in error.validator_value if name not in error.instance]
     return [name for name in missing if error.message.startswith(repr(name))] or missing
 
 
@@ -280,8 +273,7 @@ def _unexpected(error: ValidationError) -> str:
     for name in extra[:_MOST_PROBLEMS]:
         near = difflib.get_close_matches(name[:200], list(properties), n=1)
         hints.append(_show(name) + (f" (did you mean {near[0]!r}?)" if near else ""))
-    more = f" and {len(extra) - _MOST_PROBLEMS} more" if len(extra) > _MOST_PROBLEMS else ""
-    return f"unknown argument {', '.join(hints)}{more}"
+    return f"unknown argument {_some(hints, len(extra))}"
 
 
 def _signature(tool: Tool, *, is_lenient: bool) -> str:
@@ -293,7 +285,7 @@ def _signature(tool: Tool, *, is_lenient: bool) -> str:
         required -= {name for name in properties if _has_default(tool.input_schema, name)}
     parts = []
     for name in list(properties)[:_MOST_NAMES]:
-        kind = _described(properties[name], tool.input_schema)
+        kind = _Describer(tool.input_schema).text(properties[name])
         parts.append(f"{name} ({kind}, {'required' if name in required else 'optional'})")
     return f"Arguments of {tool.name}: {_some(parts, len(properties))}."
 
@@ -304,18 +296,14 @@ _DEEPEST = 6
 _MOST_PARTS = 60
 
 
-def _described(schema: Any, root: Mapping[str, Any]) -> str:
-    """A schema in a few words, for example `integer or null`, `one of "open", "closed"` or `object {name: string}`.
-
-    `root`: the document that its references lead into.
-    """
-    return _Describer(root).text(schema)
-
-
 class _Describer:
-    """Goes no deeper than a reader would, and ends where references lead back or each to many others."""
+    """Tells a schema in a few words: `integer or null`, `one of "open", "closed"`, `object {name: string}`.
+
+    It goes no deeper than a reader would, and ends where references lead back or each to many others.
+    """
 
     def __init__(self, root: Mapping[str, Any]) -> None:
+        """`root`: the document that references lead into."""
         self._root = root
         self._parts = 0
 

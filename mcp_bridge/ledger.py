@@ -194,10 +194,11 @@ class Entry:
     def answered(self, result: ToolResult) -> None:
         self._write("answered", result=digest_text(result.text))
 
-    def refused(self, result: ToolResult) -> None:
-        """Nothing was sent; the call's only line."""
+    def refused(self, result: ToolResult) -> ToolResult:
+        """`result`, with the call's only line: nothing was sent."""
         arguments, result_digest = digest_arguments(self._arguments), digest_text(result.text)
         self._write("refused", arguments=arguments, result=result_digest, note=result.error_kind or "")
+        return result
 
     def _write(self, event: Event, *, arguments: str = "", result: str = "", note: str = "") -> None:
         if event in ENDS:

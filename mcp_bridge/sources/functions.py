@@ -88,7 +88,7 @@ class FunctionTool:
         self._parameters = {field: one.alias or field for field, one in self._arguments.model_fields.items()}
         self.tool = Tool(
             name=name,
-            description=inspect.getdoc(_unwrapped(function)) or "",
+            description=inspect.getdoc(_documented(function)) or "",
             input_schema=_schema(name, self._arguments),
             output_schema=_output_schema(function),
             annotations=behaviour_of(function),
@@ -184,12 +184,13 @@ class FunctionSource:
 
 def function_name(function: Callable[..., Any]) -> str:
     """The name of a function, of the function in a `partial`, or of a callable object's class."""
-    function = _unwrapped(function)
+    while isinstance(function, functools.partial):
+        function = function.func
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _unwrapped(function: Callable[..., Any]) -> Any:
-    """The function in a `partial`, whose own docstring is about `partial`."""
+def _documented(function: Callable[..., Any]) -> Any:
+    """The thing whose docstring describes the tool; a `partial`'s own docstring is about `partial`."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
@@ -288,7 +289,7 @@ def _output_schema(function: Callable[..., Any]) -> dict[str, Any] | None:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    hinted = _unwrapped(function)
+    hinted = _documented(function)
     if not inspect.isroutine(hinted):
         hinted = type(hinted).__call__
     return typing.get_type_hints(hinted, include_extras=True)

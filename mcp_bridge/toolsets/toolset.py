@@ -115,6 +115,10 @@ class Look:
     def tools(self) -> list[Tool]:
         return [tool for offer in self.offers for tool in offer.tools]
 
+    @property
+    def live_destructive(self) -> list[Tool]:
+        return [tool for offer in self.offers for tool in offer.live_destructive]
+
 
 async def look_at(parts: Sequence[Part]) -> Look:
     """Take over what the sources offer now. Raises `SourceError` where there is no tool, or two have one name."""
@@ -176,18 +180,17 @@ class Toolset:
         self._default_ended = anyio.Event()
 
     def __repr__(self) -> str:
-        return f"Toolset({', '.join(tool.name for tool in self._tools)})"
+        return f"Toolset({', '.join(tool.name for tool in self.tools)})"
 
     def _repr_markdown_(self) -> str:
-        return tools_markdown(self._tools, self.left_out)
+        return tools_markdown(self.tools, self.left_out)
 
     def _take(self, look: Look) -> None:
         """Offer what the sources offered. Worlds that are open keep what they began with."""
         if self._allowed_in_training is not None:
-            refuse_in_training(_live_destructive(look.offers), self._allowed_in_training)
+            refuse_in_training(look.live_destructive, self._allowed_in_training)
         # Only now: tools that cannot be used must not be taken over by the next world either.
-        self._revisions, self._offers = look.revisions, look.offers
-        self._tools, self._checker = look.tools, look.checker
+        self._look = look
         for one in self.left_out:
             if one not in self._told:
                 self._told.add(one)
@@ -197,7 +200,7 @@ class Toolset:
     def tools(self) -> list[Tool]:
         """All tools that the policy may call, in the order of the sources. Where a server's have changed since, they
         are those of the world that was opened last."""
-        return list(self._tools)
+        return self._look.tools
 
     @property
     def max_result_chars(self) -> int:
@@ -213,7 +216,7 @@ class Toolset:
     @property
     def worlds(self) -> list[WorldKind]:
         """What each rollout gets of each source."""
-        return [_world_kind(offer, apart=offer.part.label in self._apart) for offer in self._offers]
+        return [_world_kind(offer, apart=offer.part.label in self._apart) for offer in self._look.offers]
 
     def found_apart(self, name: str) -> None:
         """It was tried: what was written in one world of the source of this name, others did not show. From now on its
@@ -223,12 +226,12 @@ class Toolset:
     @property
     def left_out(self) -> list[LeftOut]:
         """The tools that the sources have and the policy is not shown, each with the reason."""
-        return [one for offer in self._offers for one in offer.left_out]
+        return [one for offer in self._look.offers for one in offer.left_out]
 
     @property
     def live_destructive(self) -> list[Tool]:
         """The tools that may destroy something real: in no simulated world, and not in `allow_destructive`."""
-        return _live_destructive(self._offers)
+        return self._look.live_destructive
 
     def for_training(self, allowed: Sequence[str] = ()) -> None:
         """From now on, refuse destructive tools of live sources, except those that `allowed` names.
@@ -236,14 +239,14 @@ class Toolset:
         Raises `SourceError` where there are some. Where a server offers one later, opening a world raises
         `ToolFailure`.
         """
-        require_known(self._tools, allowed)
+        require_known(self.tools, allowed)
         refuse_in_training(self.live_destructive, allowed)
         self._allowed_in_training = tuple(allowed)
 
     @property
     def simulated_tools(self) -> list[Tool]:
         """The tools whose calls change nothing outside their world."""
-        return [tool for offer in self._offers for tool in offer.simulated]
+        return [tool for offer in self._look.offers for tool in offer.simulated]
 
     @property
     def shared_tools(self) -> list[Tool]:
@@ -252,7 +255,7 @@ class Toolset:
         """
         return [
             tool
-            for offer, kind in zip(self._offers, self.worlds, strict=True)
+            for offer, kind in zip(self._look.offers, self.worlds, strict=True)
             if not offer.part.simulated
             for tool in offer.tools
             if tool not in offer.simulated
@@ -309,9 +312,9 @@ class Toolset:
         opened = [(part, part.source.open_world(world_id, setups.get(part.label) or None)) for part in self._parts]
 
         async def make(inner: Sequence[tuple[Part, World]]) -> CheckedWorld:
-            if self._revisions != [part.revision for part in self._parts]:
+            if self._look.revisions != [part.revision for part in self._parts]:
                 await self._look_again()
-            return CheckedWorld(world_id, self._shown(inner), inner, self._offers, self._limits, self._checker)
+            return CheckedWorld(world_id, self._shown(inner), inner, self._look, self._limits)
 
         async with _opened_together(opened, make) as world:
             yield world
@@ -319,7 +322,7 @@ class Toolset:
     async def _look_again(self) -> None:
         async with self._looking:
             try:
-                if self._revisions != [part.revision for part in self._parts]:
+                if self._look.revisions != [part.revision for part in self._parts]:
                     self._take(await look_at(self._parts))
             except SourceError as error:
                 raise ToolFailure(f"the tools have changed and cannot be used: {error}", delivery="not_sent") from error
@@ -327,7 +330,7 @@ class Toolset:
     def _shown(self, inner: Sequence[tuple[Part, World]]) -> list[Tool]:
         """The tools that the policy is shown in a world: a setup may show fewer than the source has."""
         shown: list[Tool] = []
-        for offer, (part, world) in zip(self._offers, inner, strict=True):
+        for offer, (part, world) in zip(self._look.offers, inner, strict=True):
             if len(world.tools) == len(part.source.tools):
                 shown += offer.tools
             else:
@@ -402,10 +405,6 @@ def _world_kind(offer: Offer, *, apart: bool) -> WorldKind:
     )
 
 
-def _live_destructive(offers: Sequence[Offer]) -> list[Tool]:
-    return [tool for offer in offers for tool in offer.live_destructive]
-
-
 class CheckedWorld:
     """One world over all sources; satisfies `World`."""
 
@@ -414,9 +413,8 @@ class CheckedWorld:
         world_id: str,
         tools: Sequence[Tool],
         inner: Sequence[tuple[Part, World]],
-        offers: Sequence[Offer],
+        look: Look,
         limits: Limits,
-        checker: ArgumentChecker,
         *,
         past: Sequence[LedgerLine] = (),
     ) -> None:
@@ -424,14 +422,13 @@ class CheckedWorld:
         self._world_id = world_id
         self._tools = list(tools)
         self._inner = list(inner)
-        self._offers = offers
+        self._look = look
         self._limits = limits
         self._by_name = {
             tool.name: (part, tool, world)
-            for offer, (part, world) in zip(offers, inner, strict=True)
+            for offer, (part, world) in zip(look.offers, inner, strict=True)
             for tool in offer.tools
         }
-        self._checker = checker
         most_lines = _DEFAULT_WORLDS_LINES if world_id == DEFAULT_WORLD else None
         self.ledger = Ledger(world_id, most_lines=most_lines, past=past)
         """What was called and how it ended; see `mcp_bridge.ledger`."""
@@ -454,10 +451,10 @@ class CheckedWorld:
         found = self._by_name.get(name) if isinstance(name, str) else None
         if found is None:
             told = unknown_tool(name, [tool.name for tool in self._tools])
-            return self._refused(entry, error_result(told, "unknown_tool"))
-        problem = self._checker.problem(name, arguments)
+            return entry.refused(error_result(told, "unknown_tool"))
+        problem = self._look.checker.problem(name, arguments)
         if problem is not None:
-            return self._refused(entry, error_result(problem, "invalid_arguments"))
+            return entry.refused(error_result(problem, "invalid_arguments"))
         part, tool, world = found
         return await call_once(
             entry,
@@ -497,10 +494,6 @@ class CheckedWorld:
             "unknown. Raise call_timeout_s if it is only slow."
         )
 
-    def _refused(self, entry: Entry, result: ToolResult) -> ToolResult:
-        entry.refused(result)
-        return result
-
     async def state(self) -> dict[str, Any] | None:
         """The state of the one source that has one; of several, keyed by their labels; `None` without any."""
         self._require_open()
@@ -526,7 +519,7 @@ class CheckedWorld:
 
         def open_fork(world_id: str) -> AbstractAsyncContextManager[CheckedWorld]:
             async def make(inner: Sequence[tuple[Part, World]]) -> CheckedWorld:
-                return CheckedWorld(world_id, self._tools, inner, self._offers, self._limits, self._checker, past=past)
+                return CheckedWorld(world_id, self._tools, inner, self._look, self._limits, past=past)
 
             return _opened_together([(part, copy.open(world_id)) for part, copy in copies], make)
 

@@ -80,10 +80,6 @@ class Connections:
         self._sockets.add(sock)
         return sock
 
-    def transport(self) -> AiohttpTransport:
-        """A transport over these connections, for an `httpx2.AsyncClient`; closing it leaves them open."""
-        return AiohttpTransport(self)
-
     @property
     def session(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -101,7 +97,8 @@ class Connections:
 
 
 class AiohttpTransport(httpx2.AsyncBaseTransport):
-    """The transport of one client. A request may be sent ahead of the client that makes it: see `post_ahead`."""
+    """The transport of one client; closing it leaves the connections open. A request may be sent ahead of the client
+    that makes it: see `post_ahead`."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections

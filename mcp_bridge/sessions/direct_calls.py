@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import httpx2
@@ -23,6 +23,9 @@ from yarl import URL
 
 from .connections import AiohttpTransport, Outcome, headers_of
 from .messages import CLOSED, complete, message_in
+
+if TYPE_CHECKING:
+    from .transports import Notes
 
 _ASKED = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
 _ONE_EVENT = re.compile(rb"(?:event: ?message\r?\n)?data: ?([^\r\n]+)\r?\n\r?\n")
@@ -37,18 +40,16 @@ class DirectCalls:
         http: httpx2.AsyncClient,
         transport: AiohttpTransport | None,
         url: str,
+        notes: Notes,
         *,
         most_bytes: int,
-        session_id: Callable[[], str | None],
-        is_open: Callable[[], bool],
     ) -> None:
         """`streams`: the SDK's, over `http` and its `transport`; without that it makes all calls. `most_bytes`: of an
         answer that is read."""
         self._streams = streams
         self._http = http
+        self._notes = notes
         self._most_bytes = most_bytes
-        self._session_id = session_id
-        self._is_open = is_open
         request = http.build_request("POST", url, headers=_ASKED)
         self._url = URL(str(request.url), encoded=True)
         self._headers = headers_of(request)
@@ -87,7 +88,7 @@ class DirectCalls:
             and isinstance(request, JSONRPCRequest)
             and request.method == "tools/call"
             and isinstance(about, ClientMessageMetadata)
-            and self._is_open()
+            and self._notes.is_open
             and not self._http.cookies
         ):
             outcome = await self._post(self._ahead, request, about.headers or {})
@@ -105,8 +106,8 @@ class DirectCalls:
         """What comes of the call. Raises `anyio.ClosedResourceError` where the session ends meanwhile."""
         headers = self._headers.copy()
         headers.update(own)
-        if (session_id := self._session_id()) is not None:
-            headers["Mcp-Session-Id"] = session_id
+        if self._notes.session_id is not None:
+            headers["Mcp-Session-Id"] = self._notes.session_id
         body = request.model_dump_json(by_alias=True, exclude_unset=True).encode()
         with anyio.CancelScope() as scope:
             if self._closed:

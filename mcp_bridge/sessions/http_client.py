@@ -7,12 +7,11 @@ both become the answer to the one request: an error of JSON-RPC that stands for 
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
 import anyio
@@ -39,6 +38,9 @@ from .messages import (
     too_large,
     written,
 )
+
+if TYPE_CHECKING:
+    from .transports import Notes
 
 # ---------------------------------------------------------------------------------------------------------------------
 # MCP over HTTP as it was until 2025-03-26: one stream of events from the server, and a POST for each message to it.
@@ -209,42 +211,32 @@ class HttpFaults:
 class ContainedClient(httpx2.AsyncClient):
     """Like `httpx2.AsyncClient`; a POST that brings no answer is answered with its fault.
 
-    Refusals are the SDK's as long as `is_open()` is false: it learns from them what the server speaks.
+    Refusals are the SDK's until the session is open: it learns from them what the server speaks.
     """
 
-    def __init__(
-        self, *, faults: HttpFaults, max_answer_bytes: int, is_open: Callable[[], bool], **options: Any
-    ) -> None:
+    def __init__(self, notes: Notes, max_answer_bytes: int, **options: Any) -> None:
         super().__init__(**options)
-        self._faults = faults
+        self._notes = notes
         self._limit = max_answer_bytes
-        self._is_open = is_open
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.method != "POST":
             response = await super().send(request, **options)
             return self._bounded(response) if _is_stream(response) else response
-        sent = functools.partial(super().send, request, **options)
-        return await self.contained(sent, request)
-
-    async def contained(
-        self, send: Callable[[], Awaitable[httpx2.Response]], request: httpx2.Request
-    ) -> httpx2.Response:
-        """The response to a POST that `send` sends, or its fault in place of it."""
         try:
-            response = await send()
+            response = await super().send(request, **options)
         except LoginFailed as error:
             return self._answered_by(Fault("login", "refused", str(error)), request)
         except httpx2.HTTPError as error:
             return self._answered_by(lost(error), request)
         except Exception as error:
-            if not self._is_open():
+            if not self._notes.is_open:
                 raise
             # A login that failed, for example: the other calls of the session go on.
             return self._answered_by(Fault("status", "unknown", f"{type(error).__name__}: {error}"), request)
         try:
             if response.status_code >= 400:
-                if not self._is_open():
+                if not self._notes.is_open:
                     return response
                 return await self._refusal(response)
             if _is_stream(response):
@@ -257,7 +249,7 @@ class ContainedClient(httpx2.AsyncClient):
             raise
 
     def _bounded(self, response: httpx2.Response) -> httpx2.Response:
-        return _with_body(response, stream=_Events(response, self._faults, self._limit))
+        return _with_body(response, stream=_Events(response, self._notes.faults, self._limit))
 
     async def _whole(self, response: httpx2.Response) -> httpx2.Response:
         """The response with its body read, up to the limit."""
@@ -272,7 +264,7 @@ class ContainedClient(httpx2.AsyncClient):
             size = f"{int(told) / 1e6:.1f} MB" if told.isdigit() else f"more than {self._limit / 1e6:g} MB"
             return self._answered_by(too_large(size, self._limit), response.request)
         parts = batch(body)
-        if self._is_open() and not any(_answers(one, response.request.content) for one in parts):
+        if self._notes.is_open and not any(_answers(one, response.request.content) for one in parts):
             # The SDK's client would wait for the right one, which no longer comes.
             fault = Fault("status", "answered", "it sent something else than the answer to this request")
             return self._answered_by(fault, response.request)
@@ -310,7 +302,7 @@ class ContainedClient(httpx2.AsyncClient):
         return httpx2.Response(
             _FAULT_STATUS,
             headers={"content-type": "application/json"},
-            content=self._faults.as_json(fault),
+            content=self._notes.faults.as_json(fault),
             request=request,
         )
 

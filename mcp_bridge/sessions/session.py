@@ -491,7 +491,6 @@ class _Race:
         self._deadline = deadline
         self._new = Session(transport, "auto", deadline)
         self._old = Session(transport, "legacy", deadline)
-        self._started: list[Session] = []
         self._new_ended = anyio.Event()
         self._winner: Session | None = None
         self._failure: CannotOpen | None = None
@@ -502,7 +501,7 @@ class _Race:
                 both.start_soon(self._ask, both.cancel_scope)
                 both.start_soon(self._greet, both.cancel_scope)
         finally:
-            for session in self._started:
+            for session in (self._new, self._old):
                 if session is not self._winner:
                     # Not waited for: stopping a process may take seconds.
                     self._group.start_soon(session.close)
@@ -513,7 +512,7 @@ class _Race:
 
     async def _ask(self, race: anyio.CancelScope) -> None:
         try:
-            await self._start(self._new)
+            await self._new.start(self._group)
         except CannotOpen as failure:
             self._failure = failure
             if not failure.died:
@@ -527,7 +526,7 @@ class _Race:
     async def _greet(self, race: anyio.CancelScope) -> None:
         await self._silence()
         try:
-            await self._start(self._old)
+            await self._old.start(self._group)
         except CannotOpen as failure:
             # The newer one may still answer; where it ended, this is what there is to say.
             if self._failure is not None:
@@ -548,7 +547,3 @@ class _Race:
             while not self._new_ended.is_set() and self._new.has_computed():
                 with anyio.move_on_after(_LOOK_S):
                     await self._new_ended.wait()
-
-    async def _start(self, session: Session) -> None:
-        self._started.append(session)
-        await session.start(self._group)

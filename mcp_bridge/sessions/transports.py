@@ -261,7 +261,6 @@ class Transport:
             "proxy": spec.access.proxy or None,
             "trust_env": spec.access.proxy is None,
         }
-        most = spec.options.max_answer_bytes
         if era == "sse":
             notes.session_id = "of the stream"
             async with httpx2.AsyncClient(**settings) as http:
@@ -269,27 +268,18 @@ class Transport:
                 async with Client(streams.open(), **options) as client:
                     yield client
             return
+        from .connections import AiohttpTransport  # loads aiohttp, which other servers do without
+        from .direct_calls import DirectCalls
+
+        most = spec.options.max_answer_bytes
         async with self._connected(spec) as connections, contextlib.AsyncExitStack() as stack:
-            transport = None if connections is None else connections.transport()
-            settings["transport"] = transport
-            contained = ContainedClient(
-                faults=notes.faults, max_answer_bytes=most, is_open=lambda: notes.is_open, limits=_LIMITS, **settings
-            )
+            transport = None if connections is None else AiohttpTransport(connections)
+            contained = ContainedClient(notes, most, limits=_LIMITS, transport=transport, **settings)
             http = await stack.enter_async_context(contained)
             # The size of events is bounded by `ContainedClient`, whose fault costs one call and not the session.
             streamable = streamable_http_client(address, http_client=http, max_sse_event_size=None)
-            from .direct_calls import DirectCalls  # loads aiohttp, which other servers do without
-
-            streamable = DirectCalls(
-                streamable,
-                http,
-                transport,
-                spec.url,
-                most_bytes=most,
-                session_id=lambda: notes.session_id,
-                is_open=lambda: notes.is_open,
-            ).open()
-            yield await stack.enter_async_context(Client(streamable, **options))
+            calls = DirectCalls(streamable, http, transport, spec.url, notes, most_bytes=most)
+            yield await stack.enter_async_context(Client(calls.open(), **options))
 
     @contextlib.asynccontextmanager
     async def _connected(self, spec: HttpSpec) -> AsyncIterator[Connections | None]:

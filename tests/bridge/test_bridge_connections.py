@@ -10,7 +10,7 @@ import anyio.abc
 import httpx2
 import pytest
 
-from mcp_bridge.sessions.connections import Connections
+from mcp_bridge.sessions.connections import AiohttpTransport, Connections
 
 
 async def answer_http(stream: Any, reply: bytes) -> None:
@@ -41,7 +41,7 @@ def test_errors_of_the_network_are_httpx2s(reply: bytes | None, error: type[Exce
                 await listener.aclose()
             else:
                 group.start_soon(listener.serve, lambda stream: answer_http(stream, reply))
-            async with httpx2.AsyncClient(transport=connections.transport(), timeout=10) as http:
+            async with httpx2.AsyncClient(transport=AiohttpTransport(connections), timeout=10) as http:
                 with pytest.raises(error):
                     await http.post(f"http://127.0.0.1:{port}/", content=b"x")
             group.cancel_scope.cancel()
@@ -68,8 +68,8 @@ def test_each_client_has_its_own_cookies_on_shared_connections() -> None:
         async with listener, anyio.create_task_group() as group, connections.used():
             group.start_soon(listener.serve, serve)
             async with (
-                httpx2.AsyncClient(transport=connections.transport()) as one,
-                httpx2.AsyncClient(transport=connections.transport()) as two,
+                httpx2.AsyncClient(transport=AiohttpTransport(connections)) as one,
+                httpx2.AsyncClient(transport=AiohttpTransport(connections)) as two,
             ):
                 for client in (one, two, one, two):
                     await client.get(url)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs
 
 import httpx
 
@@ -23,7 +22,8 @@ def next_page(response: httpx.Response) -> str | None:
 def told_of(link: str, plan: Plan, sent: str, *, reserved: Collection[str] = ()) -> str:
     """A line for the model: that there is more, and with which arguments of the operation. `link`: of the next page.
     `sent`: the query of this call. `reserved`: names in the query that no model gives, and none is shown."""
-    wanted, given = _values(link.partition("#")[0].partition("?")[2]), _values(sent)
+    query = link.partition("#")[0].partition("?")[2]
+    wanted, given = (parse_qs(one, keep_blank_values=True) for one in (query, sent))
     changed = {name: texts for name, texts in wanted.items() if texts != given.get(name) and name not in reserved}
     names = {one.name: argument for argument, one in plan.parameters.items() if one.location == "query"}
     arguments = {
@@ -36,13 +36,6 @@ def told_of(link: str, plan: Plan, sent: str, *, reserved: Collection[str] = ())
     also = f"; its link has {others} too, which no argument of this tool is" if others else ""
     shown = json.dumps(arguments, ensure_ascii=False)
     return f"[This is one page of a longer list. For the next page, call again with these arguments too: {shown}{also}]"
-
-
-def _values(query: str) -> dict[str, list[str]]:
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for name, text in parse_qsl(query, keep_blank_values=True):
-        found[name].append(text)
-    return found
 
 
 def _value(parameter: Parameter, texts: list[str]) -> Any:

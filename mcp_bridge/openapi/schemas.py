@@ -178,8 +178,7 @@ def _type(schema: Schema, place: Place) -> None:
         # Version 2's way to say it, which lives on in documents that were converted.
         schema |= {"type": "string", "format": "binary"}
         return
-    kinds = kind if isinstance(kind, list) else [] if kind is None else [kind]
-    for one in kinds:
+    for one in kind if isinstance(kind, list) else [] if kind is None else [kind]:
         if not isinstance(one, str) or one not in _TYPES:
             raise SourceError(f"{place}: type is {one!r}; the choices are {', '.join(sorted(_TYPES))}")
 
@@ -308,14 +307,13 @@ class View:
     def of(self, schema: Schema) -> Schema:
         """`schema` in this view, with references as they were. A choice that fits is enough."""
         copy = _with_any_of(self._told_apart(replaced(schema, self.of), schema.get("discriminator")))
-        if "properties" in copy:
-            copy["properties"] = {name: without_echo(name, one) for name, one in copy["properties"].items()}
         hidden = self.hidden(schema)
-        if hidden and "properties" in copy:
-            properties = copy["properties"]
-            copy["properties"] = {name: one for name, one in properties.items() if name not in hidden}
-            if self._is_strict:
-                copy["properties"] |= {name: NOTHING for name in properties if name in hidden}
+        if "properties" in copy:
+            copy["properties"] = {
+                name: NOTHING if name in hidden else without_echo(name, one)
+                for name, one in copy["properties"].items()
+                if self._is_strict or name not in hidden
+            }
         if hidden:
             _not_required(copy, hidden)
         _readable_patterns(copy)
@@ -414,10 +412,8 @@ class View:
         return any(self._says_values(part, name, depth - 1) for part in schema.get("allOf", ()))
 
     def _is_marked(self, schema: Any) -> bool:
-        if isinstance(schema, dict) and schema.get(self._mark) is True:
-            return True
-        resolved = self._resolved(schema)
-        return isinstance(resolved, dict) and resolved.get(self._mark) is True
+        forms = (schema, self._resolved(schema))
+        return any(isinstance(one, dict) and one.get(self._mark) is True for one in forms)
 
     def _resolved(self, schema: Any) -> Any:
         for _ in range(_DEEPEST * 4):
@@ -432,13 +428,11 @@ def _with_any_of(schema: Schema) -> Schema:
     formats, which say nothing here. The API takes them all the same."""
     copy = dict(schema)
     choices = copy.pop("oneOf", None)
-    if choices is None:
-        return copy
-    return (
-        {**copy, "allOf": [*copy.get("allOf", ()), {"anyOf": choices}]}
-        if "anyOf" in copy
-        else copy | {"anyOf": choices}
-    )
+    if choices is not None and "anyOf" in copy:
+        copy["allOf"] = [*copy.get("allOf", ()), {"anyOf": choices}]
+    elif choices is not None:
+        copy["anyOf"] = choices
+    return copy
 
 
 def _discriminating(discriminator: Any) -> tuple[str | None, dict[str, list[str]]]:

@@ -140,13 +140,10 @@ def as_itself(error: BaseException, raised: BaseException | None = None) -> Base
     `raised`: what the block inside raised; groups that hold nothing else are left out around it. Of several errors
     of the bridge the first is given, with the others in its notes. Every other error is given as it is.
     """
-    if error is raised or not isinstance(error, BaseExceptionGroup):
-        inner: list[BaseException] = [error]
-    else:
-        inner = list(_leaves(error, raised))
-    if len(inner) == 1 and inner[0] is raised and not isinstance(raised, BaseExceptionGroup):
-        return inner[0]
-    if len(inner) == 1 and inner[0] is raised and isinstance(raised, BaseExceptionGroup):
+    inner = list(_leaves(error, raised))
+    if raised is not None and inner == [raised]:
+        if not isinstance(raised, BaseExceptionGroup):
+            return raised
         error, inner = raised, list(_leaves(raised, None))
     if not all(isinstance(one, BridgeError) for one in inner):
         return error

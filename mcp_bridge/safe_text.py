@@ -27,6 +27,15 @@ def whole_characters(text: str) -> str:
     return _HALF.sub("\ufffd", text)
 
 
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """A value of JSON with each text in it changed, names included."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(key): with_texts(one, change) for key, one in value.items()}
+    return [with_texts(one, change) for one in value] if isinstance(value, list) else value
+
+
 def visible(text: str) -> str:
     """Control, direction-changing and invisible characters as escapes (`\\x1b`); line breaks and tabs stay."""
     return "".join(_escape(char) if _is_hidden(char) else char for char in text)

@@ -15,7 +15,7 @@ from pydantic_core import PydanticSerializationError
 from ..control_tools import CLOSE_WORLD, CONTROL_META, FAILURE_META, FORK_WORLD, LIVE_META, OPEN_WORLD, WORLD_STATE
 from ..errors import BridgeError, SourceError
 from ..records import Tool, ToolAnnotations, ToolResult
-from ..safe_text import whole_characters
+from ..safe_text import whole_characters, with_texts
 from ..sessions.handlers import LogEntry
 from ..sessions.listing import text_of
 from ..toolsets.schema_parts import followed
@@ -118,16 +118,8 @@ def _sendable(message: Message) -> Message:
     try:
         message.model_dump_json()
     except PydanticSerializationError:
-        return type(message).model_validate(_with_whole_characters(message.model_dump(by_alias=True)))
+        return type(message).model_validate(with_texts(message.model_dump(by_alias=True), whole_characters))
     return message
-
-
-def _with_whole_characters(value: Any) -> Any:
-    if isinstance(value, str):
-        return whole_characters(value)
-    if isinstance(value, dict):
-        return {_with_whole_characters(key): _with_whole_characters(one) for key, one in value.items()}
-    return [_with_whole_characters(one) for one in value] if isinstance(value, list) else value
 
 
 _PARTS = TypeAdapter[list[types.ContentBlock]](list[types.ContentBlock])

@@ -20,6 +20,7 @@ from mcp.shared.exceptions import MCPError
 
 from ..access.redaction import redacted
 from ..errors import ToolFailure, kind_of
+from ..safe_text import with_texts
 from .handlers import Elicitation, Handlers, LogEntry, LogListener, Progress, Sampling, log_listener, progress_listener
 from .protocol_version import is_handshake
 
@@ -50,16 +51,13 @@ class Answers:
     def client_options(self) -> dict[str, Any]:
         """What the SDK's `Client` needs to tell the server of the handlers that there are."""
         handlers = self._handlers
-        options: dict[str, Any] = {"logging_callback": self._log}
-        if handlers.elicitation is not None:
-            options["elicitation_callback"] = self._elicit
-        if handlers.sampling is not None:
-            options["sampling_callback"] = self._sample
-        if handlers.roots is not None:
-            options["list_roots_callback"] = self._roots
-        if handlers.log is not None:
-            options["log_level"] = "debug"
-        return options
+        return {
+            "logging_callback": self._log,
+            "elicitation_callback": self._elicit if handlers.elicitation is not None else None,
+            "sampling_callback": self._sample if handlers.sampling is not None else None,
+            "list_roots_callback": self._roots if handlers.roots is not None else None,
+            "log_level": "debug" if handlers.log is not None else None,
+        }
 
     def capabilities(self) -> types.ClientCapabilities:
         """The same for a handshake of our own."""
@@ -162,8 +160,7 @@ class Answers:
     async def _elicit(
         self, _context: ClientRequestContext, parameters: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        form = isinstance(parameters, types.ElicitRequestFormParams)
-        if isinstance(parameters, types.ElicitRequestFormParams):
+        if form := isinstance(parameters, types.ElicitRequestFormParams):
             question = Elicitation(self._label, parameters.message, schema=parameters.requested_schema)
         else:
             question = Elicitation(self._label, parameters.message, url=parameters.url)
@@ -213,7 +210,8 @@ class Answers:
         if self._handlers.log is not None:
             self._heard.append(("log", self._handlers.log, told, self._failures))
         if len({one.caller for one in self._hearing}) == 1:
-            cleaned = replace(told, data=_without(entry.data, self._secrets()))
+            secrets = self._secrets()
+            cleaned = replace(told, data=with_texts(entry.data, lambda text: redacted(text, secrets)))
             self._heard.append(("log", self._hearing[-1].hear, cleaned, self._failures))
         await self.tell()
 
@@ -258,15 +256,6 @@ def is_refusal(error: MCPError) -> bool:
     if error.code == types.MISSING_REQUIRED_CLIENT_CAPABILITY:
         return True
     return error.code == types.INVALID_REQUEST and error.message.endswith(_REFUSED)
-
-
-def _without(value: Any, secrets: tuple[str, ...]) -> Any:
-    """JSON without secrets."""
-    if isinstance(value, str):
-        return redacted(value, secrets)
-    if isinstance(value, dict):
-        return {redacted(key, secrets): _without(one, secrets) for key, one in value.items()}
-    return [_without(one, secrets) for one in value] if isinstance(value, list) else value
 
 
 def _content_text(content: Any) -> str:

@@ -43,8 +43,8 @@ async def log_in(spec: HttpSpec, say: Callable[[str], None]) -> str | None:
     former = await anyio.to_thread.run_sync(read_tokens, key)
     failure: CannotOpen | None = None
     redirect = await _Redirect.opened(settings.redirect_uri if settings is not None else None, say)
-    async with redirect, anyio.create_task_group() as group:
-        group.start_soon(redirect.listen)
+    async with redirect.listener, anyio.create_task_group() as group:
+        group.start_soon(redirect.listener.serve, redirect.handle)
         login = BrowserLogin(
             spec.url,
             settings,
@@ -75,7 +75,7 @@ class _Redirect:
     ) -> None:
         self.uri = uri
         self._path = urlsplit(uri).path or "/"
-        self._listener = listener
+        self.listener = listener
         self._say = say
         self._state = ""
         self._query: dict[str, str] = {}
@@ -94,16 +94,6 @@ class _Redirect:
             ) from error
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
         return cls(listener, uri or f"http://127.0.0.1:{port}{_PATH}", say)
-
-    async def __aenter__(self) -> _Redirect:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._listener.aclose()
-
-    async def listen(self) -> None:
-        """Answer browsers, until cancelled."""
-        await self._listener.serve(self._handle)
 
     async def show(self, address: str) -> None:
         """Send the user to the address of a login."""
@@ -127,7 +117,8 @@ class _Redirect:
             raise LoginFailed(f"the login was refused with {query['error'][:_LONGEST_ERROR]!r}")
         return AuthorizationCodeResult(code=query.get("code", ""), state=query["state"], iss=query.get("iss"))
 
-    async def _handle(self, stream: anyio.abc.SocketStream) -> None:
+    async def handle(self, stream: anyio.abc.SocketStream) -> None:
+        """Answer a browser."""
         async with stream:
             with contextlib.suppress(anyio.EndOfStream, anyio.BrokenResourceError):
                 await stream.send(self._answer(await _head(stream)))

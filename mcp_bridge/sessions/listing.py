@@ -19,7 +19,6 @@ from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import find_invalid_x_mcp_header
 from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
-from pydantic_core import from_json
 
 from ..control_tools import CALL_META
 from ..errors import ToolFailure
@@ -96,7 +95,7 @@ class ReadingTools:
             raise
 
     async def _list_resources(self, arguments: dict[str, Any], meta: Any) -> str:
-        cursor = _optional_text(arguments.get("cursor"))
+        cursor = _cursor(arguments)
         page = await self._client.list_resources(cursor=cursor, meta=meta, cache_mode="bypass")
         lines = [_line(one.uri, one, one.mime_type) for one in page.resources]
         if cursor is None:
@@ -127,7 +126,7 @@ class ReadingTools:
         return "\n".join(resource_text(one) for one in answer.contents)
 
     async def _list_prompts(self, arguments: dict[str, Any], meta: Any) -> str:
-        cursor = _optional_text(arguments.get("cursor"))
+        cursor = _cursor(arguments)
         page = await self._client.list_prompts(cursor=cursor, meta=meta, cache_mode="bypass")
         lines = [f"{_signature(one)}{_about(one)}" for one in page.prompts]
         return "\n".join([*lines, *_more(page.next_cursor)]) or "There are no prompts."
@@ -145,8 +144,8 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _optional_text(value: Any) -> str | None:
-    return None if value is None else _text(value)
+def _cursor(arguments: dict[str, Any]) -> str | None:
+    return None if arguments.get("cursor") is None else _text(arguments["cursor"])
 
 
 def _line(uri: str, one: Any, kind: str | None) -> str:
@@ -275,8 +274,7 @@ def _decoded(resource: Any) -> str | None:
 
 def _decoded_size(data: str) -> int:
     """Bytes behind a base64 string, without decoding it."""
-    stripped = data.rstrip("=")
-    return len(stripped) * 3 // 4
+    return len(data.rstrip("=")) * 3 // 4
 
 
 def _untold(text: str, structured: Any) -> Any:
@@ -324,11 +322,6 @@ def _stands_in(leaf: str, text: str) -> bool:
 
 def _read(text: str) -> Any:
     """A text as JSON; None where it is none."""
-    try:
-        return from_json(text)
-    except ValueError:
-        pass
-    # Half as fast, and takes more: half of a surrogate pair, deeper nesting.
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -386,16 +379,12 @@ class Notices:
         self.changes += isinstance(message, types.ToolListChangedNotification)
 
 
-def tells_of_changes(client: Client) -> bool:
-    """Whether the server says that it tells when its tools change."""
-    tools = client.server_capabilities.tools
-    return tools is not None and bool(tools.list_changed)
-
-
 @contextlib.asynccontextmanager
 async def watched(client: Client, notices: Notices) -> AsyncIterator[None]:
     """Hear of changed tools while the block runs. Before the newest revision servers tell without being asked."""
-    if is_handshake(client.protocol_version) or not tells_of_changes(client) or notices.is_followed:
+    offered = client.server_capabilities.tools
+    tells = offered is not None and bool(offered.list_changed)
+    if is_handshake(client.protocol_version) or not tells or notices.is_followed:
         yield
         return
     notices.is_followed = True

@@ -327,14 +327,12 @@ class ServerSource:
         deadline, pause = anyio.current_time() + self.check_timeout_s, _FIRST_PAUSE_S
         while True:
             try:
-                session = await open_session(self._transport, self._group)
-                break
+                return await open_session(self._transport, self._group)
             except CannotOpen as error:
                 if isinstance(self.spec, StdioSpec) or anyio.current_time() + pause >= deadline:
                     raise ServerDied(f"no new session for a world: {error}", delivery="not_sent") from error
             await anyio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
-        return session
 
 
 class ServerWorld:
@@ -587,16 +585,14 @@ async def open_server(
         raise SourceError(str(error)) from error
     try:
         source = ServerSource(transport, group, first, verb_timeout_s=call_timeout_s)
+        if not source.tools:
+            dropped = ", ".join(f"{one.tool!r} ({one.reason})" for one in source.left_out)
+            told = f"Left out are {dropped}" if dropped else "Check its arguments and its settings"
+            raise SourceError(f"{spec.label} offers no tools that can be used. {told}")
     except BaseException:
         with anyio.CancelScope(shield=True):
             await first.close()
         raise
-    if not source.tools:
-        with anyio.CancelScope(shield=True):
-            await first.close()
-        dropped = ", ".join(f"{one.tool!r} ({one.reason})" for one in source.left_out)
-        told = f"Left out are {dropped}" if dropped else "Check its arguments and its settings"
-        raise SourceError(f"{spec.label} offers no tools that can be used. {told}")
     return source
 
 

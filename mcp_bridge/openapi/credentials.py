@@ -32,7 +32,7 @@ from .document import Document, Operation, Parameter, SecurityScheme
 _WITH_SECRET = {"client_secret", "client_auth"}
 _WITH_KEY = {"private_key", "private_key_file", "algorithm"}
 _CLIENT_KEYS = {"client_id", "token_url", "scopes"} | _WITH_SECRET | _WITH_KEY
-
+_IN_COOKIES = "!#$&'()*+-./:<=>?@[]^_`{|}~"
 
 _OF_A_CREDENTIAL = re.compile(r"^(x )?((access|api|auth|bearer|oauth|private) ?token|api ?key)$")
 _OF_ANYTHING = {"token", "key"}
@@ -62,6 +62,9 @@ class Fixed:
     headers: dict[str, str] = field(default_factory=dict, repr=False)
     query: dict[str, str] = field(default_factory=dict, repr=False)
     cookies: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def in_place(self, location: str) -> dict[str, str]:
+        return {"header": self.headers, "query": self.query, "cookie": self.cookies}[location]
 
     @property
     def text(self) -> str:
@@ -127,8 +130,7 @@ class Credentials:
                 tokens = self._tokens[key] = self._tokens.get(key) or Tokens(value, key[1], learned)
         for one in carrying(operation) if fixed.text else ():
             if one.required:
-                place = {"header": fixed.headers, "query": fixed.query, "cookie": fixed.cookies}[one.location]
-                place.setdefault(one.name, fixed.text)
+                fixed.in_place(one.location).setdefault(one.name, fixed.text)
         return fixed, tokens
 
     def missing(self, operation: Operation) -> str:
@@ -152,7 +154,10 @@ class Credentials:
 
 def _credential(scheme: SecurityScheme, value: Any, document: Document, place: str) -> Credential:
     if scheme.kind == "apiKey":
-        return _key(scheme, _text(value, place))
+        key, sent = _text(value, place), Fixed()
+        is_cookie = scheme.location == "cookie"
+        sent.in_place(scheme.location)[scheme.parameter] = quote(key, safe=_IN_COOKIES) if is_cookie else key
+        return sent
     if scheme.kind == "http" and scheme.scheme == "basic":
         return Fixed(headers={"Authorization": f"Basic {_basic(value, place)}"})
     if scheme.kind == "http" and scheme.scheme != "bearer":
@@ -165,14 +170,6 @@ def _credential(scheme: SecurityScheme, value: Any, document: Document, place: s
     if scheme.kind in {"http", "oauth2", "openIdConnect"}:
         return Fixed(headers={"Authorization": f"Bearer {_text(value, place)}"})
     raise SourceError(f"{place}: a scheme of type {scheme.kind!r} takes no value here")
-
-
-def _key(scheme: SecurityScheme, value: str) -> Fixed:
-    if scheme.location == "header":
-        return Fixed(headers={scheme.parameter: value})
-    if scheme.location == "query":
-        return Fixed(query={scheme.parameter: value})
-    return Fixed(cookies={scheme.parameter: quote(value, safe="!#$&'()*+-./:<=>?@[]^_`{|}~")})
 
 
 def _text(value: Any, place: str) -> str:

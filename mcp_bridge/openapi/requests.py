@@ -106,18 +106,17 @@ def plan_of(operation: Operation, request: View, strict: View, *, fixed: Collect
 
 
 def _object(wanted: Sequence[_Wanted], together: Sequence[str], in_body: Sequence[str]) -> Schema:
-    schema: Schema = {"type": "object", "properties": {one.name: one.schema for one in wanted}}
     required = [one.name for one in wanted if one.required]
-    if required:
-        schema["required"] = required
-    if together:
-        # The body as a whole may be left out, but one that is given must be complete.
-        needs = {name: [other for other in together if other != name] for name in in_body}
-        needs = {name: others for name, others in needs.items() if others}
-        if needs:
-            schema["dependentRequired"] = needs
-    schema["additionalProperties"] = False
-    return schema
+    # The body as a whole may be left out, but one that is given must be complete.
+    needs = {name: [other for other in together if other != name] for name in in_body}
+    needs = {name: others for name, others in needs.items() if others}
+    return {
+        "type": "object",
+        "properties": {one.name: one.schema for one in wanted},
+        **({"required": required} if required else {}),
+        **({"dependentRequired": needs} if needs else {}),
+        "additionalProperties": False,
+    }
 
 
 def _described(parameter: Parameter, request: View) -> Schema:
@@ -144,25 +143,20 @@ def _body(operation: Operation, request: View) -> tuple[BodyPlan | None, list[_W
     if flat is None:
         if kind == "raw":
             schema = _text_schema(schema, media_type)
-        words = {"description": operation.body.description} if operation.body.description else {}
-        wanted = _Wanted(
-            "body", "body", {**words, **schema} if "description" in schema else {**schema, **words}, required
-        )
+        if operation.body.description:
+            schema = {**schema, "description": schema.get("description", operation.body.description)}
+        wanted = _Wanted("body", "body", schema, required)
         return BodyPlan(media_type, kind, required, whole="body", encoding=media.encoding), [wanted], []
     properties, needed = flat
     types = {name: _file_type(one, request.definitions) for name, one in properties.items() if kind == "multipart"}
     files = {name: one for name, one in types.items() if one is not None}
     plan = BodyPlan(media_type, kind, required, encoding=media.encoding, files=files)
-    wanted_all = [
-        _Wanted(
-            name,
-            "body",
-            _with_words(one, _BYTES) if name in files else one if isinstance(one, dict) else {},
-            required and name in needed,
-        )
-        for name, one in properties.items()
+    schemas = {name: _with_words(one, _BYTES) if name in files else one for name, one in properties.items()}
+    asked = [
+        _Wanted(name, "body", one if isinstance(one, dict) else {}, required and name in needed)
+        for name, one in schemas.items()
     ]
-    return plan, wanted_all, [] if required else [name for name in needed if name in properties]
+    return plan, asked, [] if required else [name for name in needed if name in properties]
 
 
 def _bound(body: BodyPlan | None, from_body: Sequence[_Wanted]) -> BodyPlan | None:

@@ -8,7 +8,6 @@ call that needs it and closed when its session ends.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import logging
 import math
@@ -16,7 +15,7 @@ import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol
@@ -358,7 +357,7 @@ async def serve_tools(
             )
             served = await stack.enter_async_context(connecting)
         server = publish(served, name=name, control=control, max_worlds=max_worlds, idle_s=idle_s)
-        told = functools.partial(ready, served, served.left_out)
+        told = partial(ready, served, served.left_out)
         if port is None:
             await serve_stdio(server, told)
         else:
@@ -373,13 +372,13 @@ MOST_KEPT = 256
 """Answers of one world. A call is repeated right after its answer was lost, not hundreds of calls later."""
 
 
+@dataclass(eq=False)
 class _Call:
-    def __init__(self, name: str, arguments: Mapping[str, Any]) -> None:
-        self.name = name
-        self.arguments = arguments
-        self.result: ToolResult | None = None
-        self.ended: anyio.Event | None = None
-        """Made by whoever waits for it: most calls are never repeated."""
+    name: str
+    arguments: Mapping[str, Any]
+    result: ToolResult | None = None
+    ended: anyio.Event | None = None
+    """Made by whoever waits for it: most calls are never repeated."""
 
 
 class Repeats:
@@ -516,8 +515,7 @@ class Desk:
     async def of(self, key: Hashable, *, idles: bool = False) -> HeldWorld:
         """The world of that connection, opened when it is first asked for. It stays as long as the connection does, or
         where it `idles` until nobody has used it for a while: then `SourceError` is raised."""
-        lock = self._first_asked.setdefault(key, anyio.Lock())
-        async with lock:
+        async with self._first_asked.setdefault(key, anyio.Lock()):
             held = self._held.get(key)
             if held is None and key in self._idled:
                 raise SourceError(f"this world was idle for more than {self._idle_s:g} s and is closed; connect again")
@@ -537,8 +535,7 @@ class Desk:
     async def close(self, key: Hashable) -> None:
         """Close the world of that key, if there is one."""
         self._first_asked.pop(key, None)
-        held = self._held.get(key)
-        if held is not None:
+        if (held := self._held.get(key)) is not None:
             await held.close()
 
     async def _open(self, key: Hashable, opening: _Opening, *, idle_s: float) -> HeldWorld:

@@ -241,15 +241,13 @@ def identify(source: Any) -> list[Spec]:
         return _from_text(source)
     if isinstance(source, os.PathLike):
         return _from_file(Path(os.fspath(source)).expanduser())
-    if isinstance(source, Mapping) and "swagger" in source and "mcpServers" not in source:
-        return [OpenApiSpec("", source)]
-    if isinstance(source, Mapping) and "openapi" in source and "mcpServers" not in source:
-        # Either a document, which begins with its version, or an entry of an mcp.json by itself.
-        if str(source["openapi"])[:2] == "3.":
-            return [OpenApiSpec("", source)]
-        return [*read_config({"mcpServers": {"": source}}, where="the dict", folder=Path.cwd())]
     if isinstance(source, Mapping):
-        return [*read_config(source, where="the dict", folder=Path.cwd())]
+        is_api = "mcpServers" not in source and not {"openapi", "swagger"}.isdisjoint(source)
+        # Either a document, which begins with its version, or an entry of an mcp.json by itself.
+        if is_api and ("swagger" in source or str(source["openapi"])[:2] == "3."):
+            return [OpenApiSpec("", source)]
+        config = {"mcpServers": {"": source}} if is_api else source
+        return [*read_config(config, where="the dict", folder=Path.cwd())]
     if isinstance(source, list | tuple):
         return _from_list(list(source))
     return [_from_object(source)]

@@ -27,10 +27,9 @@ def cut_torn_line(file: int) -> int:
     return size - whole
 
 
-def _end_of_last_whole_line(file: int, size: int, block: int = 1 << 16) -> int:
-    end = size
+def _end_of_last_whole_line(file: int, end: int) -> int:
     while end > 0:
-        start = max(0, end - block)
+        start = max(0, end - 65_536)
         found = os.pread(file, end - start, start).rfind(b"\n")
         if found >= 0:
             return start + found + 1

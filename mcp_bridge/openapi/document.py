@@ -93,9 +93,9 @@ Security = Mapping[str, tuple[str, ...]]
 class Operation:
     """One method of one path.
 
-    `operation_id`: made of method and path where the document has none (`is_named` is false then), and without them
-    where FastAPI added both. `responses`: by status as written (`"200"`, `"4XX"`, `"default"`). `security`:
-    alternatives, any one of which is enough. `servers`: base URLs, where the operation or its path has its own.
+    `operation_id`: made of method and path where the document has none, and without them where FastAPI added both.
+    `responses`: by status as written (`"200"`, `"4XX"`, `"default"`). `security`: alternatives, any one of which is
+    enough. `servers`: base URLs, where the operation or its path has its own.
     `place`: where it stands, for error messages.
     """
 
@@ -111,7 +111,6 @@ class Operation:
     security: tuple[Security, ...]
     servers: tuple[str, ...]
     deprecated: bool
-    is_named: bool
     place: str
 
 
@@ -326,7 +325,6 @@ class DocumentReader:
             security=self._security_of(*((node, place) if "security" in node else (self._root, self._place))),
             servers=self._servers(node, place) or self._servers(item, item_place),
             deprecated=node.get("deprecated") is True,
-            is_named=bool(_own_id(node)),
             place=str(place),
         )
 

@@ -237,8 +237,8 @@ class References:
         root: Any,
         address: Path | str | None,
         *,
-        follow_urls: bool = False,
-        fetch: Callable[[str], Any] = load_url,
+        follow_urls: bool,
+        fetch: Callable[[str], Any],
         convert: Callable[[Any], Any] = lambda document: document,
     ) -> None:
         self._fetch = fetch

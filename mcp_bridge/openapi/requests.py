@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
+from ..guard import numbered
 from .document import Encoding, MediaType, Operation, Parameter
 from .schemas import ANNOTATIONS, PREFIX, Schema, View, flat_object, without_echo
 
@@ -186,10 +187,7 @@ def _name(wanted: Sequence[_Wanted]) -> None:
     taken = set(own)
     for one, first in zip(wanted, legal, strict=True):
         base = first if counts[one.original] == 1 else f"{first[: _LONGEST - 10]}_in_{one.location}"
-        name, number = base, 1
-        while name in taken and one.original not in own:
-            number += 1
-            name = f"{base[: _LONGEST - 3]}_{number}"
+        name = base if one.original in own else numbered(base, taken, _LONGEST - 3)
         taken.add(name)
         one.name = name
         if name != one.original:
@@ -383,11 +381,9 @@ def _deep(label: str, value: Any, atom: Any) -> list[str]:
     return [] if value is None else [f"{label}={atom(value)}"]
 
 
-def header_text(parameter: Parameter, value: Any) -> str | None:
-    """The value of a header, `None` where there is nothing to send. Raises `Unwritable`."""
+def header_text(parameter: Parameter, value: Any) -> str:
+    """The value of a header. Raises `Unwritable`."""
     name = parameter.name
-    if value is None or value == [] or value == {}:
-        return None
 
     def atom(one: Any) -> str:
         text = as_text(one, name)
@@ -406,11 +402,9 @@ def header_text(parameter: Parameter, value: Any) -> str | None:
     return text
 
 
-def cookie_text(parameter: Parameter, value: Any) -> str | None:
-    """The percent-encoded value of a cookie, `None` where there is nothing to send. Lists and objects have commas
-    between, since cookies of one name replace each other. Raises `Unwritable`."""
-    if value is None or value == [] or value == {}:
-        return None
+def cookie_text(parameter: Parameter, value: Any) -> str:
+    """The percent-encoded value of a cookie. Lists and objects have commas between, since cookies of one name replace
+    each other. Raises `Unwritable`."""
 
     def atom(one: Any) -> str:
         return quote(as_text(one, parameter.name), safe="")
@@ -565,20 +559,23 @@ def prepare(
     cookies: dict[str, str] = {}
     names = {one.name for one in plan.parameters.values() if one.location == "query"} | set(reserved)
     for argument, parameter in plan.parameters.items():
-        if argument not in arguments and not _has_default_in_path(parameter):
+        if argument in arguments:
+            value = arguments[argument]
+        elif parameter.location == "path" and isinstance(parameter.schema, dict) and "default" in parameter.schema:
+            value = parameter.schema["default"]  # it must be written: there is no path without it
+        else:
             continue
-        value = arguments[argument] if argument in arguments else parameter.schema["default"]  # type: ignore[index]
         if parameter.location == "path":
             path = path.replace(f"{{{parameter.name}}}", path_text(parameter, value, slashes=slashes))
         elif parameter.location == "query":
             _refuse_taken(parameter, value, names)
             query += query_parts(parameter, value)
+        elif value is None or value == [] or value == {}:
+            continue
         elif parameter.location == "header":
-            text = header_text(parameter, value)
-            headers |= {} if text is None else {parameter.name: text}
+            headers[parameter.name] = header_text(parameter, value)
         else:
-            text = cookie_text(parameter, value)
-            cookies |= {} if text is None else {parameter.name: text}
+            cookies[parameter.name] = cookie_text(parameter, value)
     missing = [one.name for one in plan.parameters.values() if one.location == "path" and f"{{{one.name}}}" in path]
     if missing:
         raise Unwritable(f"{missing[0]}: is part of the path and must be given")
@@ -591,11 +588,6 @@ def prepare(
     # The document's own part of a path may hold letters that a URL does not.
     encoded = quote(checked_path(path), safe="/%:@!$&'()*+,;=~")
     return Prepared(operation.method.upper(), encoded, "&".join(query), headers, cookies, body, value)
-
-
-def _has_default_in_path(parameter: Parameter) -> bool:
-    """Whether it has a default that must be written, since there is no path without it."""
-    return parameter.location == "path" and isinstance(parameter.schema, dict) and "default" in parameter.schema
 
 
 def _refuse_taken(parameter: Parameter, value: Any, names: Collection[str]) -> None:

@@ -67,7 +67,7 @@ def to_result(
     *,
     needs: str,
     declared: bool,
-    prune: Callable[[Any], Any] | None = None,
+    prune: Callable[[Any], Any],
     hide: Callable[[str], str] = str,
     tells_401: bool = False,
 ) -> ToolResult:
@@ -81,7 +81,7 @@ def to_result(
     """
     if 200 <= answer.status < 300 or (300 <= answer.status < 400 and declared):
         structured, text = _content(answer, operation, hide)
-        if prune is not None and structured is not None:
+        if structured is not None:
             structured = prune(structured)
             text = compact_json(structured)
         return ToolResult(text=text or _done(answer), structured=structured)

@@ -55,6 +55,7 @@ class OpenApiSource:
 
     has_state = False
     can_setup = False
+    lenient_arguments = True
 
     def __init__(self, spec: OpenApiSpec, document: Document) -> None:
         """Raises `SourceError` where there is no base URL, no operation, or `auth` does not fit the document."""
@@ -78,8 +79,6 @@ class OpenApiSource:
         self._tools = {one.tool.name: one for one in made}
         self._warn(made)
         self._caller = _Caller(spec, self._base, self._credentials, self._maker)
-
-    lenient_arguments = True
 
     @property
     def world_kind(self) -> WorldKind:

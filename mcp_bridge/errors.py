@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 if TYPE_CHECKING:
     from traceback import FrameSummary
@@ -90,27 +90,16 @@ class OutcomeUnknown(ToolFailure):
     @classmethod
     def after(cls, failure: ToolFailure, message: str) -> OutcomeUnknown:
         """The error for `failure`, whose kind and `world_lost` it keeps."""
-        kind: type[OutcomeUnknown] = cls
-        if isinstance(failure, ServerDied):
-            kind = _UnknownAsServerDied
-        elif isinstance(failure, CallTimeout):
-            kind = _UnknownAsTimedOut
-        unknown = kind(message, delivery=failure.delivery, world_lost=failure.world_lost)
+        kind = next((made for lost, made in _UNKNOWN_AFTER.items() if isinstance(failure, lost)), cls)
+        unknown: OutcomeUnknown = kind(message, delivery=failure.delivery, world_lost=failure.world_lost)
         unknown.__cause__ = failure
         return unknown
 
 
-class _UnknownAsServerDied(OutcomeUnknown, ServerDied):
-    pass
-
-
-class _UnknownAsTimedOut(OutcomeUnknown, CallTimeout):
-    pass
-
-
-for _kind in (_UnknownAsServerDied, _UnknownAsTimedOut):
-    # What people read in tracebacks and reports is the name that is documented.
-    _kind.__name__ = _kind.__qualname__ = OutcomeUnknown.__name__
+# What people read in tracebacks and reports is the name that is documented.
+_UNKNOWN_AFTER: dict[type[ToolFailure], Any] = {
+    lost: type("OutcomeUnknown", (OutcomeUnknown, lost), {}) for lost in (ServerDied, CallTimeout)
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class Transport:
         given = handlers or Handlers()
         roots = spec.options.roots
         self._handlers = given if roots is None else replace(given, roots=roots)
-        self._url_era: Era | None = None
+        self._eras = _eras if isinstance(spec, StdioSpec) else {}
         self._notices = Notices()
         self._incoming = Incoming(spec)
         self.starts = anyio.CapacityLimiter(_MOST_STARTS if isinstance(spec, StdioSpec) else _MOST_HANDSHAKES)
@@ -135,31 +135,23 @@ class Transport:
     @property
     def is_settled(self) -> bool:
         """Whether it is known how to begin a session."""
-        return self._known is not None
+        return self._command in self._eras
 
     @property
     def era(self) -> Era:
         """How to begin the next session."""
         if isinstance(self.spec, HttpSpec) and self.spec.transport == "sse":
             return "sse"
-        return self._known or "auto"
+        return self._eras.get(self._command, "auto")
 
     def remember(self, era: Era, version: str) -> None:
         """`version`: what a session begun as `era` speaks. A server that shook hands is not asked for more again."""
         if era == "auto" and is_handshake(version):
             era = "legacy"
-        if isinstance(self.spec, StdioSpec):
-            _eras[self._command] = era
-        else:
-            self._url_era = era
+        self._eras[self._command] = era
 
     def forget(self) -> None:
-        self._url_era = None
-        _eras.pop(self._command, None)
-
-    @property
-    def _known(self) -> Era | None:
-        return _eras.get(self._command) if isinstance(self.spec, StdioSpec) else self._url_era
+        self._eras.pop(self._command, None)
 
     @property
     def _command(self) -> tuple[str, ...]:

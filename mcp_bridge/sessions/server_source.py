@@ -10,7 +10,8 @@ import logging
 import math
 import operator
 import secrets
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -685,11 +686,15 @@ def _table(value: Any) -> dict[str, dict[str, Any]]:
         return {"": dict(value)}
     if not isinstance(value, list):
         return {"": {"value": value}}
-    if not all(isinstance(row, Mapping) for row in value):
-        return dict(zip(_distinct(map(_text, value)), ({"value": one} for one in value), strict=True))
-    column = next((name for name in _KEYS if _names_all(name, value)), None)
-    keys = [_text(row if column is None else row[column]) for row in value]
-    return dict(zip(_distinct(keys), (dict(row) for row in value), strict=True))
+    are_rows = all(isinstance(row, Mapping) for row in value)
+    column = next((name for name in _KEYS if are_rows and _names_all(name, value)), None)
+    counts: Counter[str] = Counter()
+    table = {}
+    for one in value:
+        key = _text(one if column is None else one[column])
+        counts[key] += 1
+        table[key if counts[key] == 1 else f"{key} #{counts[key]}"] = dict(one) if are_rows else {"value": one}
+    return table
 
 
 def _names_all(column: str, rows: list[Mapping[str, Any]]) -> bool:
@@ -699,13 +704,3 @@ def _names_all(column: str, rows: list[Mapping[str, Any]]) -> bool:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
-
-
-def _distinct(keys: Iterable[str]) -> list[str]:
-    """The keys, each that was there before with its number."""
-    counts: dict[str, int] = {}
-    found = []
-    for key in keys:
-        counts[key] = counts.get(key, 0) + 1
-        found.append(key if counts[key] == 1 else f"{key} #{counts[key]}")
-    return found

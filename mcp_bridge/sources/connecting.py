@@ -113,18 +113,15 @@ async def _open(
     """All sources, in their order; servers start side by side. One `SourceError` tells of all that failed."""
     servers = [spec for spec in specs if not isinstance(spec, FunctionSpec | WorldSourceSpec)]
     started: dict[int, Part] = {}
-    problems: list[SourceError] = []
-    faults: list[Exception] = []
+    problems: list[Exception] = []
 
     async def start(spec: ServerSpec | OpenApiSpec) -> None:
         try:
             started[id(spec)] = await _started(spec, group, limits, connect_timeout_s, handlers, inject_faults)
-        except SourceError as error:
-            problems.append(error)
         except Exception as error:
-            # Kept, so that it comes out as it is and not in a group; the others are not waited for.
-            faults.append(error)
-            starting.cancel_scope.cancel()
+            problems.append(error)  # so that it comes out as it is and not in a group
+            if not isinstance(error, SourceError):  # the others are not waited for
+                starting.cancel_scope.cancel()
         finally:
             del waiting[id(spec)]
 
@@ -135,12 +132,11 @@ async def _open(
             for spec in servers:
                 starting.start_soon(start, spec)
         telling.cancel_scope.cancel()
-    if faults:
-        raise faults[0]
-    if len(problems) > 1:
-        raise SourceError(f"{len(problems)} sources cannot be used:\n" + "\n".join(f"- {one}" for one in problems))
+    faults = [one for one in problems if not isinstance(one, SourceError)]
+    if faults or len(problems) == 1:
+        raise (faults or problems)[0]
     if problems:
-        raise problems[0]
+        raise SourceError(f"{len(problems)} sources cannot be used:\n" + "\n".join(f"- {one}" for one in problems))
 
     functions = [spec.function for spec in specs if isinstance(spec, FunctionSpec)]
     function_part = Part("functions", FunctionSource(functions)) if functions else None

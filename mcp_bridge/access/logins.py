@@ -197,9 +197,6 @@ class ClientLogin(Login):
         super().__init__(_provider(settings, server_url), learned)
         self._settings = settings
 
-    def __repr__(self) -> str:
-        return f"ClientLogin({self._settings!r})"
-
     @property
     def _renews_first(self) -> bool:
         return self._settings.token_url is not None
@@ -316,9 +313,6 @@ class KeptLogin(Login):
         self._storage = InMemory()
         super().__init__(OAuthClientProvider(server_url, no_client, self._storage), learned)
         self._kept: KeptTokens | None = None
-
-    def __repr__(self) -> str:
-        return f"KeptLogin({self._key!r})"
 
     async def load(self) -> bool:
         """Whether there are tokens: those that are kept, or a refresh token of the settings."""
@@ -462,9 +456,6 @@ class BrowserLogin(Login):
                 server_url, metadata, InMemory(client=client), show, answered, settings.client_id if is_url else None
             )
         super().__init__(provider, learned)
-
-    def __repr__(self) -> str:
-        return f"BrowserLogin({self._where!r})"
 
     def _renewing(self, request: httpx2.Request, refused: httpx2.Response | None) -> Flow:
         return self._by_the_provider(request, refused)

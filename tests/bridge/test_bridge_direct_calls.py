@@ -201,7 +201,7 @@ async def test_a_stream_that_ends_before_its_first_event_leaves_no_connection_be
     async with mcp_bridge.connect(desk) as toolset:
         with pytest.raises(ServerDied) as kept:  # with its traceback, and all that this refers to
             await toolset.call("torn", {})
-        connections = [one for one in gc.get_objects() if isinstance(one, aiohttp.connector.Connection)]
+        connections = [one for one in gc.get_objects() if type(one) is aiohttp.connector.Connection]
         assert [one for one in connections if one.protocol is not None] == [], kept.value
         assert (await toolset.call("plain", {})).text == "plain"
     assert [name for _, name, _ in Desk.calls] == ["torn", "plain"]

@@ -603,7 +603,9 @@ def faults_for(faults: Any, place: str) -> Callable[[WorldSource], WorldSource]:
 
     Raises `SourceError` that names `place`, the key and the choices; when it is called, for a tool that is not there.
     """
-    given = _object(faults, f"{place}: faults", {"tools", "seed", "same_for"}, required="tools")
+    given = _object(faults, f"{place}: faults", {"tools", "seed", "same_for"})
+    if not given.get("tools"):
+        raise SourceError(f'{place}: faults has no "tools"; write {{"tools": {{"get_*": {{"fault": "ErrorAnswer"}}}}}}')
     tools = _object(given["tools"], f"{place}: faults.tools", None)
     seed = given.get("seed", 0)
     if isinstance(seed, bool) or not isinstance(seed, int):
@@ -636,16 +638,12 @@ def _fault(given: Any, where: str) -> Fault:
         raise SourceError(f"{where} ({name}): {error}") from error
 
 
-def _object(value: Any, where: str, known: Collection[str] | None, *, required: str = "") -> dict[str, Any]:
+def _object(value: Any, where: str, known: Collection[str] | None) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise SourceError(f"{where} is {value!r:.80}; it must be an object")
     for key in value:
         if known is not None and key not in known:
             raise SourceError(f"{where} has an unknown key {key!r}. Known: {_choices(key, known)}")
-    if required and not value.get(required):
-        raise SourceError(
-            f'{where} has no "{required}"; write {{"{required}": {{"get_*": {{"fault": "ErrorAnswer"}}}}}}'
-        )
     return dict(value)
 
 

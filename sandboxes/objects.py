@@ -258,8 +258,9 @@ class _Method:
                 outside, variables = _variables(self._module, kind), vars(one)
                 _put(self._module, outside, variables)
                 try:
-                    for cache in _caches(self._module):
-                        cache.cache_clear()  # what another world was told
+                    for value in [*vars(self._module).values()]:
+                        if _is_cached(value):
+                            value.cache_clear()  # what another world was told
                     found = function(*positional, **named)
                     return list(found) if inspect.isgenerator(found) else found
                 finally:
@@ -274,10 +275,6 @@ class _Method:
 def _is_cached(value: Any) -> bool:
     """Whether this is a function with `functools.cache` or `lru_cache`."""
     return hasattr(value, "cache_clear") and inspect.isfunction(getattr(value, "__wrapped__", None))
-
-
-def _caches(module: ModuleType) -> list[Any]:
-    return [value for value in vars(module).values() if _is_cached(value)]
 
 
 def _put(module: ModuleType, before: dict[str, Any], after: dict[str, Any]) -> None:
@@ -325,33 +322,23 @@ class Method:
         return {**{name: copy.deepcopy(value) for name, value in self.defaults.items() if name not in ready}, **ready}
 
 
-def methods_of(
-    owner: str, example: object, *, offered: Collection[str] | None, schemas: Mapping[str, Tool], reads: Collection[str]
-) -> list[Method]:
-    """The public methods of `example` as tools, in the order in which its class writes them; `offered` chooses.
+def method_of(owner: str, name: str, bound: Callable[..., Any], schema: Tool | None, *, reads: bool) -> Method:
+    """A method of an object as a tool. `schema` replaces what hints and docstrings say.
 
-    `schemas` replaces what hints and docstrings say. Raises `SourceError` for a method that cannot be a tool.
+    Raises `SourceError` for one that cannot be a tool.
     """
-    made = []
-    for name in public_methods(type(example)):
-        if offered is not None and name not in offered:
-            continue
-        bound = getattr(example, name)
-        if inspect.iscoroutinefunction(bound) or inspect.isasyncgenfunction(bound):
-            raise _cannot(owner, name, "it is async, and a simulated world waits for nothing")
-        function = None
+    if inspect.iscoroutinefunction(bound) or inspect.isasyncgenfunction(bound):
+        raise _cannot(owner, name, "it is async, and a simulated world waits for nothing")
+    function, tool = None, schema
+    if tool is None:
         try:
-            if name not in schemas:
-                function = FunctionTool(bound)
+            function = FunctionTool(bound)
         except SourceError as problem:
             raise _cannot(owner, name, str(problem)) from problem
-        tool = schemas[name] if function is None else function.tool
-        hints = ToolAnnotations(read_only=True, destructive=False, idempotent=True) if name in reads else None
-        tool = tool.model_copy(
-            update={"name": name, "source": tool.source or owner, "annotations": hints or tool.annotations}
-        )
-        made.append(Method(tool, owner, function, mutable_defaults(bound)))
-    return made
+        tool = function.tool
+    hints = ToolAnnotations(read_only=True, destructive=False, idempotent=True) if reads else tool.annotations
+    tool = tool.model_copy(update={"name": name, "source": tool.source or owner, "annotations": hints})
+    return Method(tool, owner, function, mutable_defaults(bound))
 
 
 def public_methods(kind: type) -> list[str]:
@@ -558,35 +545,6 @@ def copied(world: dict[str, Any], shared: Collection[str]) -> dict[str, Any]:
         ) from error
 
 
-def to_bytes(name: str, now: datetime, world: dict[str, Any]) -> bytes:
-    """Raises `SetupError` for objects that cannot be pickled."""
-    try:
-        body = pickle.dumps((name, now, world))
-    except Exception as error:
-        raise SetupError(
-            f"the objects of {name} cannot be pickled ({error}); give the class a `__getstate__` without what cannot"
-        ) from error
-    return _MAGIC + hashlib.sha256(body).digest() + body
-
-
-def from_bytes(name: str, snapshot: bytes) -> tuple[datetime, dict[str, Any]]:
-    """What `to_bytes` was given. Raises `SetupError` for anything else.
-
-    The digest tells damage, not malice: pickled bytes can run code, so restore only snapshots of your own.
-    """
-    start = len(_MAGIC) + _DIGEST_BYTES
-    body = snapshot[start:]
-    if not snapshot.startswith(_MAGIC) or snapshot[len(_MAGIC) : start] != hashlib.sha256(body).digest():
-        raise SetupError(f"this is not a snapshot of {name}; give what snapshot() returned")
-    try:
-        of, now, world = pickle.loads(body)
-    except Exception as error:
-        raise SetupError(f"this snapshot of {name} cannot be read ({error}); was its class renamed?") from error
-    if of != name:
-        raise SetupError(f"this is a snapshot of {of}, not of {name}")
-    return now, world
-
-
 _START = datetime(2026, 1, 1)
 _CLOCK = "clock"
 
@@ -672,8 +630,6 @@ class ObjectTwin(Sandbox):
         """A result or an attribute as JSON, in an object of its own. Raises `NoForm` where it has no form."""
         return as_json(value)
 
-    # -- a sandbox ----------------------------------------------------------------------------------------------------
-
     @property
     def objects(self) -> Mapping[str, Any]:
         """The objects of this world, by name. Other forks may share them: only look."""
@@ -702,11 +658,30 @@ class ObjectTwin(Sandbox):
         return twin
 
     def snapshot(self) -> bytes:
-        return to_bytes(self.name, self._now, {"hidden": self._hidden, "objects": self._world})
+        try:
+            body = pickle.dumps((self.name, self._now, self._hidden, self._world))
+        except Exception as error:
+            raise SetupError(
+                f"the objects of {self.name} cannot be pickled ({error}); give the class a `__getstate__` without what "
+                "cannot"
+            ) from error
+        return _MAGIC + hashlib.sha256(body).digest() + body
 
     def _restore(self, snapshot: bytes) -> None:
-        now, kept = from_bytes(self.name, snapshot)
-        self._begin(kept["objects"], now, kept["hidden"])
+        # The digest tells damage, not malice: pickled bytes can run code, so restore only snapshots of your own.
+        start = len(_MAGIC) + _DIGEST_BYTES
+        body = snapshot[start:]
+        if snapshot[:start] != _MAGIC + hashlib.sha256(body).digest():
+            raise SetupError(f"this is not a snapshot of {self.name}; give what snapshot() returned")
+        try:
+            of, now, hidden, world = pickle.loads(body)
+        except Exception as error:
+            raise SetupError(
+                f"this snapshot of {self.name} cannot be read ({error}); was its class renamed?"
+            ) from error
+        if of != self.name:
+            raise SetupError(f"this is a snapshot of {of}, not of {self.name}")
+        self._begin(world, now, hidden)
 
     def state(self) -> State:
         state: State = {_CLOCK: {"world": {"now": self._now.isoformat()}}}
@@ -811,13 +786,15 @@ def _all_methods(
 ) -> dict[str, Method]:
     methods: dict[str, Method] = {}
     for owner, example in examples.items():
-        for method in methods_of(owner, example, offered=offered, schemas=schemas, reads=reads):
-            if method.tool.name in methods:
+        for name in public_methods(type(example)):
+            if offered is not None and name not in offered:
+                continue
+            method = method_of(owner, name, getattr(example, name), schemas.get(name), reads=name in reads)
+            if name in methods:
                 raise SourceError(
-                    f"{methods[method.tool.name].owner} and {owner} both have a method {method.tool.name!r}; "
-                    "give each a twin of its own"
+                    f"{methods[name].owner} and {owner} both have a method {name!r}; give each a twin of its own"
                 )
-            methods[method.tool.name] = method
+            methods[name] = method
     if strangers := sorted({*(offered or ()), *schemas, *reads} - {*methods}):
         known = [name for one in examples.values() for name in public_methods(type(one))]
         raise SourceError(

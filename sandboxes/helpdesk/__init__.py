@@ -97,17 +97,6 @@ MOST_ORDERS_AT_START = 4  # of one customer; a list of them stays short to read
 _FIRST_DAY = datetime(2026, 1, 5, 9, 0)
 
 
-def populate(database: sqlite3.Connection, chance: random.Random, scenario: str) -> datetime:
-    """Fill the empty tables and return the time at which the world begins."""
-    branch = BRANCHES[scenario]
-    now = _FIRST_DAY + timedelta(days=chance.randrange(300))
-    customers = _add_customers(database, chance, branch)
-    prices = _add_products(database, chance, branch)
-    return_days = _add_policies(database, chance)
-    _add_orders(database, chance, branch, now, customers, prices, return_days)
-    return now
-
-
 def _add_customers(database: sqlite3.Connection, chance: random.Random, branch: Branch) -> list[str]:
     numbers = [number for number in range(10, 100) if number % 3 in branch.id_remainders]
     ids = [f"C{number}" for number in chance.sample(numbers, CUSTOMERS)]
@@ -357,8 +346,13 @@ class Helpdesk(SqlSandbox):
     }
 
     def populate(self, database: sqlite3.Connection, chance: random.Random, scenario: str) -> datetime:
-        """See `SqlSandbox.populate`."""
-        return populate(database, chance, scenario)
+        branch = BRANCHES[scenario]
+        now = _FIRST_DAY + timedelta(days=chance.randrange(300))
+        customers = _add_customers(database, chance, branch)
+        prices = _add_products(database, chance, branch)
+        return_days = _add_policies(database, chance)
+        _add_orders(database, chance, branch, now, customers, prices, return_days)
+        return now
 
 
 # Every word of a description is read by the model in every rollout: one short sentence each.

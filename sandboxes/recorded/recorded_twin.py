@@ -180,20 +180,15 @@ class RecordedTwin(Sandbox):
         if unseen != "nearest" and nearest_at_least != _NEAR:
             raise SourceError(f"nearest_at_least is {nearest_at_least!r} and does nothing without unseen='nearest'")
         self.cassette = cassette if isinstance(cassette, Cassette) else Cassette.read(cassette)
-        self._options: dict[str, Any] = {
-            "unseen": unseen,
-            "reads": reads,
-            "writes": writes,
-            "errors_change": errors_change,
-            "nearest_at_least": nearest_at_least,
-        }
+        known: dict[str, Any] = {"reads": reads, "writes": writes, "errors_change": errors_change}
+        self._options: dict[str, Any] = {"unseen": unseen, "nearest_at_least": nearest_at_least, **known}
         if not self.cassette.sessions:
             raise SourceError(
                 f"the cassette of {self.cassette.header.source} holds no session; record some calls first"
             )
         self._tools = tuple(tool.model_copy(update={"source": "recorded"}) for tool in self.cassette.header.tools)
         super().__init__()
-        self._effects = Effects(self._tools, reads=reads, writes=writes, errors_change=errors_change)
+        self._effects = Effects(self._tools, **known)
         self._index = Index(self.cassette.sessions, self._effects)
         self._unseen = unseen
         self._nearest_at_least = nearest_at_least
@@ -224,9 +219,8 @@ class RecordedTwin(Sandbox):
         `counted_as_changes`: tools that say nothing of themselves and so count as changing something.
         `recorded_failures`: calls in the cassette that have no answer, because the real tool broke.
         """
-        tools, answers = self._tally.by_tool(), Counter[str]()
-        for counts in tools.values():
-            answers.update(counts)
+        tools = self._tally.by_tool()
+        answers = sum(map(Counter, tools.values()), Counter[str]())
         return {
             "calls": answers.total(),
             "answers": dict(sorted(answers.items())),

@@ -271,10 +271,14 @@ def speak_as(server: Server[Any], protocol: str) -> None:
     """
 
     async def unknown(_: Any, __: Any) -> Any:
-        raise MCPError(types.METHOD_NOT_FOUND, f"the recorded server speaks revision {protocol}")
+        raise MCPError.from_error_data(_not_discovered(protocol))
 
     if is_handshake(protocol):
         server.add_request_handler("server/discover", types.RequestParams, unknown)
+
+
+def _not_discovered(protocol: str) -> types.ErrorData:
+    return types.ErrorData(code=types.METHOD_NOT_FOUND, message=f"the recorded server speaks revision {protocol}")
 
 
 @contextlib.asynccontextmanager
@@ -291,10 +295,7 @@ async def without_discovery(read: Any, write: Any, protocol: str) -> AsyncIterat
             async for item in read:
                 asked = getattr(item, "message", None)
                 if isinstance(asked, types.JSONRPCRequest) and asked.method == "server/discover":
-                    told = types.ErrorData(
-                        code=types.METHOD_NOT_FOUND, message=f"the recorded server speaks revision {protocol}"
-                    )
-                    refused = types.JSONRPCError(jsonrpc="2.0", id=asked.id, error=told)
+                    refused = types.JSONRPCError(jsonrpc="2.0", id=asked.id, error=_not_discovered(protocol))
                     await write.send(SessionMessage(refused))
                 else:
                     await send.send(item)
@@ -589,7 +590,7 @@ class _Recorder:
         )
         subscribed = tools or resources or prompts or "on_subscribe_resource" in on
         if subscribed and not is_handshake(first.protocol_version):
-            on["on_subscriptions_listen"] = self._listen
+            on["on_subscriptions_listen"] = self._by(Upstream.listen)
         shown = ("version", "title", "description", "website_url", "icons")
         server = _ShownServer(
             told.name if told is not None else "recorded",
@@ -601,7 +602,8 @@ class _Recorder:
         )
         server.changes = NotificationOptions(prompts, resources, tools)
         if has.logging is not None:
-            server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self._set_log_level)
+            handler = self._by(Upstream.set_log_level)
+            server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, handler)
         speak_as(server, first.protocol_version)
         return server
 
@@ -620,25 +622,17 @@ class _Recorder:
         options = self._upstreams.options
         return reason_against(with_users_word(known, options), options)
 
-    def _forward(self, request: Any, result: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+    def _by(self, answer: Callable[[Upstream, Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def handle(ctx: Any, params: Any) -> Any:
-            return await (await self._upstream(ctx)).forward(ctx, request(params=params), result)
+            return await answer(await self._upstream(ctx), ctx, params)
 
         return handle
+
+    def _forward(self, request: Any, result: Any) -> Callable[[Any, Any], Awaitable[Any]]:
+        return self._by(lambda upstream, ctx, params: upstream.forward(ctx, request(params=params), result))
 
     def _ask(self, request: Any, result: Any) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def handle(ctx: Any, params: Any) -> Any:
-            return await (await self._upstream(ctx)).ask(ctx, request(params=params), result)
-
-        return handle
-
-    async def _set_log_level(self, ctx: Any, params: types.SetLevelRequestParams) -> types.EmptyResult:
-        return await (await self._upstream(ctx)).set_log_level(ctx, params)
-
-    async def _listen(
-        self, ctx: Any, params: types.SubscriptionsListenRequestParams
-    ) -> types.SubscriptionsListenResult:
-        return await (await self._upstream(ctx)).listen(ctx, params)
+        return self._by(lambda upstream, ctx, params: upstream.ask(ctx, request(params=params), result))
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> Any:
         await self._leave_lost(ctx)

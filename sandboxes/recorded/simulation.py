@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mcp_bridge.access.redaction import redacted, require_http_url
 from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import Tool, compact_json
+from mcp_bridge.safe_text import cut
 from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 
 from .call_index import Index, Key, similarity
@@ -20,53 +21,6 @@ if TYPE_CHECKING:
     from .recorded_twin import How
 
 _SHOWN = 300
-
-
-class ChatEndpoint:
-    """Speaks with `base_url` + `/chat/completions`. The key is never shown."""
-
-    def __init__(self, base_url: str, model: str, api_key: str | None, *, timeout_s: float) -> None:
-        """Raises `SourceError` for a URL that cannot be asked, or one that holds credentials."""
-        try:
-            require_http_url(base_url, "http://host:8000/v1")
-        except ValueError as error:
-            raise SourceError(f"endpoint: {error}; a key belongs into api_key") from None
-        self.url = base_url.rstrip("/").removesuffix("/chat/completions")
-        self.model = model
-        self._key = api_key
-        self._timeout_s = timeout_s
-
-    def __repr__(self) -> str:
-        return f"endpoint {self.url} (model {self.model!r})"
-
-    async def ask(self, messages: Sequence[Mapping[str, str]], body: Mapping[str, Any]) -> str:
-        """The text of the model's answer. Fields of `body` that are None are not sent.
-
-        Raises `ToolFailure` where there is none: the simulation is infrastructure, like the tool it replaces.
-        """
-        import httpx
-
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
-        sent = {"model": self.model, "messages": list(messages), **body}
-        sent = {name: value for name, value in sent.items() if value is not None}
-        try:
-            async with httpx.AsyncClient(timeout=self._timeout_s, headers=headers) as client:
-                response = await client.post(f"{self.url}/chat/completions", json=sent)
-        except httpx.HTTPError as error:
-            raise self._failure(f"could not be asked: {type(error).__name__}: {error}") from error
-        if response.status_code != 200:
-            raise self._failure(f"answered HTTP {response.status_code}: {response.text}")
-        try:
-            said = response.json()["choices"][0]["message"]["content"]
-        except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise self._failure(f"gave an answer that cannot be read: {json.dumps(response.text)}") from error
-        if not isinstance(said, str):
-            raise self._failure(f"gave an answer without text: {json.dumps(response.text)}")
-        return said
-
-    def _failure(self, message: str) -> ToolFailure:
-        told = redacted(message, [self._key] if self._key else [])
-        return ToolFailure(f"{self!r} {told[:_SHOWN]}", delivery="answered")
 
 
 _MOST_SHOWN = 4000
@@ -110,11 +64,18 @@ class SimulatedAnswers:
         keep: bool = False,
         extra_body: Mapping[str, Any] | None = None,
     ) -> None:
-        """Raises `SourceError` for a URL or a number that is not valid."""
+        """Raises `SourceError` for a URL or a number that is not valid, and for a URL that holds credentials."""
         for name, value in (("examples", examples), ("history", history)):
             if value < 0:
                 raise SourceError(f"{name} is {value!r}; it must be 0 or more")
-        self._endpoint = ChatEndpoint(base_url, model, api_key, timeout_s=timeout_s)
+        try:
+            require_http_url(base_url, "http://host:8000/v1")
+        except ValueError as error:
+            raise SourceError(f"endpoint: {error}; a key belongs into api_key") from None
+        self.model = model
+        self._url = base_url.rstrip("/").removesuffix("/chat/completions")
+        self._endpoint = f"endpoint {self._url} (model {model!r})"
+        self._api_key, self._timeout_s = api_key, timeout_s
         self._body = {"temperature": 0.0, "max_tokens": 1024, **(extra_body or {})}
         self._seed = seed
         self._examples = examples
@@ -127,12 +88,7 @@ class SimulatedAnswers:
         """How many requests were made."""
 
     def __repr__(self) -> str:
-        return f"SimulatedAnswers({self._endpoint!r})"
-
-    @property
-    def model(self) -> str:
-        """The name of the model."""
-        return self._endpoint.model
+        return f"SimulatedAnswers({self._endpoint})"
 
     def load(self, cassette: Cassette) -> None:
         """Take over the answers kept in a cassette. Called by the twin. Raises `SourceError` where none can be kept."""
@@ -173,7 +129,7 @@ class SimulatedAnswers:
         problem = ""
         for _ in range(_TRIES):
             self.asked += 1
-            said = await self._endpoint.ask(messages, {**self._body, "seed": seed})
+            said = await self._ask(messages, seed)
             try:
                 result = _read(said, tool)
             except ValueError as error:
@@ -183,14 +139,43 @@ class SimulatedAnswers:
                 continue
             return self._remember(key, number, tool.name, arguments, result), "simulated"
         raise ToolFailure(
-            f"{self._endpoint!r} gave no usable answer in the place of {tool.name!r} in {_TRIES} tries: {problem}",
+            f"{self._endpoint} gave no usable answer in the place of {tool.name!r} in {_TRIES} tries: {problem}",
             delivery="answered",
         )
+
+    async def _ask(self, messages: Sequence[Mapping[str, str]], seed: int) -> str:
+        """The text of the model's answer.
+
+        Raises `ToolFailure` where there is none: the simulation is infrastructure, like the tool it replaces.
+        """
+        import httpx
+
+        headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+        body = {"model": self.model, "messages": messages, **self._body, "seed": seed}
+        sent = {name: value for name, value in body.items() if value is not None}
+        try:
+            async with httpx.AsyncClient(timeout=self._timeout_s, headers=headers) as client:
+                response = await client.post(f"{self._url}/chat/completions", json=sent)
+        except httpx.HTTPError as error:
+            raise self._failure(f"could not be asked: {type(error).__name__}: {error}") from error
+        if response.status_code != 200:
+            raise self._failure(f"answered HTTP {response.status_code}: {response.text}")
+        try:
+            said = response.json()["choices"][0]["message"]["content"]
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise self._failure(f"gave an answer that cannot be read: {json.dumps(response.text)}") from error
+        if not isinstance(said, str):
+            raise self._failure(f"gave an answer without text: {json.dumps(response.text)}")
+        return said
+
+    def _failure(self, message: str) -> ToolFailure:
+        told = redacted(message, [self._api_key] if self._api_key else [])
+        return ToolFailure(f"{self._endpoint} {told[:_SHOWN]}", delivery="answered")
 
     @property
     def _session(self) -> str:
         """Under which name answers are kept: those of another model or seed are other answers."""
-        return f"simulated/{self._endpoint.model}/{self._seed}"
+        return f"simulated/{self.model}/{self._seed}"
 
     def _remember(
         self, key: Key, number: int, tool: str, arguments: dict[str, Any], result: RecordedResult
@@ -248,14 +233,10 @@ def _asked(mark: str, tool: str, arguments: Mapping[str, Any]) -> dict[str, str]
 def _answered(call: Mapping[str, Any]) -> str:
     """A known answer in the form in which the model is to give its own."""
     if call["is_error"]:
-        return json.dumps({"error": _short(call["text"])}, ensure_ascii=False)
+        return json.dumps({"error": cut(call["text"], _MOST_SHOWN)}, ensure_ascii=False)
     if call["structured"] is not None and len(compact_json(call["structured"])) <= _MOST_SHOWN:
         return json.dumps({"structured": call["structured"]}, ensure_ascii=False)
-    return json.dumps({"text": _short(call["text"])}, ensure_ascii=False)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} [{len(text) - _MOST_SHOWN} more characters]"
+    return json.dumps({"text": cut(call["text"], _MOST_SHOWN)}, ensure_ascii=False)
 
 
 def _read(said: str, tool: Tool) -> RecordedResult:

@@ -33,12 +33,17 @@ MOST_IDS = 1024
 _MOST_LEVELS = 100
 
 Harmless: TypeAlias = Mapping[str, tuple[Any, ...]]
-"""Parameters that are not supported, with the values that ask for nothing. null is always one."""
+"""Parameters that are not supported, with the values that ask for nothing. null is always one, of any parameter."""
 _HARMLESS: Harmless = {
+    "functions": ([],),
+    "ignore_eos": (False,),
+    "min_p": (0,),
     "modalities": (["text"],),
     "reasoning_effort": (),
+    "repetition_penalty": (1,),
     "service_tier": ("auto", "default"),
     "store": (False,),
+    "top_k": (-1, 0),
     "verbosity": ("medium",),
 }
 
@@ -271,7 +276,7 @@ def _without_harmless(body: Mapping[str, Any], known: Sequence[str], harmless: H
                 raise bad_request(
                     f"{name} is not supported here; leave it out (or send {allowed})", name, "unsupported_parameter"
                 )
-        elif name not in _LABELS:
+        elif name not in _LABELS and value is not None:
             near = difflib.get_close_matches(shown(name), known, n=1)
             meant = f"did you mean {near[0]}? " if near else ""
             raise bad_request(

@@ -150,16 +150,16 @@ _HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH")
 
 
 def default_engine() -> Engine:
-    """vLLM where there is a GPU and an environment with vLLM; see `find_vllm`. Imports torch."""
+    """vLLM where there is a GPU and an environment with a vLLM that can use it; see `find_vllm`. Imports torch."""
     import torch
 
     if not torch.cuda.is_available():
         return "embedded"
     try:
-        find_vllm(None)
+        build = find_vllm(None)
     except ConfigError:
         return "embedded"
-    return "vllm"
+    return "embedded" if build.cpu else "vllm"
 
 
 class VllmServer:

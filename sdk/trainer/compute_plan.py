@@ -198,7 +198,7 @@ def plan_compute(
         training = memory if seen else None
         placement = place_servers(config.vllm, [] if on_cpu else seen, weight_bytes=served, training=training)
         problems += placement.problems
-        warnings += _releases(build, on_cpu)
+        warnings += _releases(build, on_cpu, len(seen))
     lines += [_training(model, config, seen, here), *_sampling(config, placement, build, on_cpu, dtype)]
     if seen and here > len(seen):
         problems.append(
@@ -341,8 +341,13 @@ def _is_tied(model: str | Path | None) -> bool:
         return False
 
 
-def _releases(build: VllmBuild | None, on_cpu: bool) -> list[str]:
+def _releases(build: VllmBuild | None, on_cpu: bool, gpus: int) -> list[str]:
     found = []
+    if build is not None and build.cpu and gpus:
+        found.append(
+            f"the vLLM in {build.python} is a build for CPUs and does not use the {gpus} {plural(gpus, 'GPU')} here; "
+            f"pip install 'vllm>={TESTED[0]},<0.34' in an environment of its own, and name its Python as vllm.python"
+        )
     if build is not None and build.version and not build.version.startswith(tuple(f"{one}." for one in TESTED)):
         found.append(
             f"vLLM {build.version} is installed in {build.python}, and toolbake is tested with {' and '.join(TESTED)}; "

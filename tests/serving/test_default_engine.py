@@ -55,3 +55,12 @@ def test_a_vllm_that_cannot_be_asked_for_leaves_the_embedded_engine(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setenv("TOOLBAKE_VLLM_PYTHON", str(tmp_path / "gone" / "python"))
     assert default_engine() == "embedded"
+
+
+def test_a_vllm_for_cpus_leaves_a_gpu_to_the_embedded_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    python = tmp_path / "python"
+    python.write_text(WITH_VLLM.replace("0.32.0", "0.32.0+cpu"))
+    python.chmod(0o755)
+    monkeypatch.setenv("TOOLBAKE_VLLM_PYTHON", str(python))
+    assert default_engine() == "embedded"

@@ -544,7 +544,7 @@ def test_a_policy_without_grammars_refuses_what_needs_one():
 @pytest.mark.parametrize(
     ("options", "param", "message"),
     [
-        ({"extra_body": {"top_k": 5}}, "top_k", "top_k is not supported; did you mean top_p"),
+        ({"extra_body": {"topp": 5}}, "topp", "topp is not supported; did you mean top_p"),
         (
             {"reasoning_effort": "low"},
             "reasoning_effort",
@@ -699,11 +699,20 @@ def test_parameters_that_ask_for_nothing_are_fine(client):
         stop=None,
         verbosity="medium",
         reasoning_effort=None,
+        extra_body={"web_search_options": None, "min_p": 0.0, "repetition_penalty": 1.0, "ignore_eos": False},
     )
     assert reply.choices
+    for top_k in (-1, 0):
+        assert ask(client, extra_body={"top_k": top_k}).choices
     for off in (False, None):
         assert list(ask(client, stream=True, stream_options={"include_usage": True, "include_obfuscation": off}))
-    for options in ({"verbosity": "low"}, {"stream": True, "stream_options": {"include_obfuscation": True}}):
+    for options in (
+        {"verbosity": "low"},
+        {"stream": True, "stream_options": {"include_obfuscation": True}},
+        {"extra_body": {"top_k": 5}},
+        {"extra_body": {"repetition_penalty": 1.1}},
+        {"extra_body": {"ignore_eos": 0}},
+    ):
         with pytest.raises(openai.BadRequestError):
             ask(client, **options)
 

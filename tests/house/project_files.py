@@ -20,7 +20,8 @@ def own_files() -> list[Path]:
     found = []
     for folder, names, files in os.walk(ROOT):
         names[:] = [name for name in names if name not in _NOT_OURS and not name.endswith(".egg-info")]
-        found += [(Path(folder) / file).relative_to(ROOT) for file in files]
+        # In a linked worktree `.git` is a file, and folders may be links.
+        found += [(Path(folder) / file).relative_to(ROOT) for file in files if file not in _NOT_OURS]
     return sorted(found)
 
 

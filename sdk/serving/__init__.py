@@ -12,8 +12,12 @@ __all__ = ["Server", "build_app", "serve"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from . import openai_api, server
+    if name == "build_app":
+        from .openai_api import build_app
 
-        return getattr(openai_api if name == "build_app" else server, name)
+        return build_app
+    if name in ("Server", "serve"):
+        from . import server
+
+        return getattr(server, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

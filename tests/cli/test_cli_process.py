@@ -154,7 +154,13 @@ def test_ctrl_c_while_the_command_is_being_loaded_is_one_line() -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs POSIX signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_comes_while_a_destructor_runs_ends_the_command(number: signal.Signals) -> None:
+def test_a_signal_that_comes_while_a_destructor_runs_ends_the_command(
+    number: signal.Signals, request: pytest.FixtureRequest
+) -> None:
+    # A shell that runs the tests in the background has SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
+
     class Dropped:
         def __del__(self) -> None:
             signal.raise_signal(number)

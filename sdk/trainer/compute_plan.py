@@ -199,6 +199,11 @@ def plan_compute(
         placement = place_servers(config.vllm, [] if on_cpu else seen, weight_bytes=served, training=training)
         problems += placement.problems
         warnings += _releases(build, on_cpu, len(seen))
+    if gpus is None and on_cpu and dtype == "bfloat16" and not config.vllm.urls and _lacks_bfloat16():
+        warnings.append(
+            "sampler_dtype is bfloat16, for which this machine's processor has no instructions: rollouts may take "
+            "twice as long as in float32; leave sampler_dtype out"
+        )
     lines += [_training(model, config, seen, here), *_sampling(config, placement, build, on_cpu, dtype)]
     if seen and here > len(seen):
         problems.append(
@@ -221,11 +226,12 @@ def settle_sampler(model: str | Path | None, options: TrainConfig) -> tuple[Trai
     plan = plan_compute(model, options)
     mode = options.correction(on_cpu=plan.on_cpu)
     options = options.changed({"off_policy.importance_sampling_mode": mode})
+    warnings = [f"warning: {one}" for one in plan.warnings]
     if options.engine != "vllm":
-        return options, []
+        return options, warnings
     if plan.problems:
         raise ConfigError(plan.problems[0])
-    return options, [*plan.lines, *(f"warning: {one}" for one in plan.warnings)]
+    return options, [*plan.lines, *warnings]
 
 
 _OF_CUDA = 1_000_000_000
@@ -359,6 +365,14 @@ def _releases(build: VllmBuild | None, on_cpu: bool, gpus: int) -> list[str]:
             'differ (sampler_gap in the metrics), set vllm.environment to {"VLLM_USE_V2_MODEL_RUNNER": "0"}'
         )
     return found
+
+
+def _lacks_bfloat16() -> bool:
+    """Whether the processor is known to lack instructions for bfloat16. Only newer releases of torch know."""
+    import torch
+
+    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return known.get("architecture") == "x86_64" and not (known["avx512_bf16"] or known["amx_bf16"])
 
 
 def _gb(size: float) -> str:

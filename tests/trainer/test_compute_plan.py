@@ -13,7 +13,7 @@ from sdk.policies.vllm import VllmOptions
 from sdk.policies.vllm.server_command import FOR_CPUS, TrainingMemory, VllmBuild, place_servers
 from sdk.records import Task
 from sdk.rollouts.limits import Limits
-from sdk.trainer.compute_plan import ComputePlan, context_of_rollouts, needed_memory, plan_compute
+from sdk.trainer.compute_plan import ComputePlan, context_of_rollouts, needed_memory, plan_compute, settle_sampler
 
 GB = 10**9
 NEWEST = VllmBuild("/env/bin/python", "vllm", "0.33.0", cpu=False)
@@ -101,6 +101,19 @@ def test_releases_that_were_not_tested_and_the_other_model_runner_are_warned_of(
     assert planned("1B", [], build=for_cpus).warnings == ()
     (idle,) = planned("1B", [80], build=for_cpus).warnings
     assert "the vLLM in python is a build for CPUs and does not use the 1 GPU here" in idle
+
+
+@pytest.mark.parametrize("has", ["avx512_bf16", "amx_bf16", None])
+def test_bfloat16_on_a_processor_without_instructions_for_it_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, has: str | None
+) -> None:
+    known = {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False, **({has: True} if has else {})}
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: known, raising=False)
+    slow = sdk.TrainConfig.of({"sampler_dtype": "bfloat16"})
+    told = [*plan_compute("0.1B", slow).warnings, *settle_sampler("0.1B", slow)[1]]
+    assert len(told) == (0 if has else 2)
+    assert all("this machine's processor has no instructions" in one for one in told)
+    assert plan_compute("0.1B", sdk.TrainConfig()).warnings == ()
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
@@ -30,6 +31,7 @@ from .messages import (
     EventSplitter,
     Fault,
     Incoming,
+    LineSplitter,
     LongLine,
     batch,
     fault_of,
@@ -357,13 +359,19 @@ def _asks_for_tools(request: httpx2.Request) -> bool:
 
 async def _readable_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The same events, line by line, with listings that can be read. The chunks are bounded."""
-    rest = b""
-    async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
+    lines = LineSplitter(math.inf)
+
+    def readable(chunk: bytes) -> Iterator[bytes]:
+        for line in lines.feed(chunk):
+            assert isinstance(line, bytes)
             is_data = line.startswith(b"data:")
             yield (b"data:" + readable_listing(line[5:]) if is_data else line) + b"\n"
-    yield rest
+
+    async for chunk in chunks:
+        for line in readable(chunk):
+            yield line
+    for line in readable(b"\n"):
+        yield line
 
 
 def _error_in(response: httpx2.Response, body: bytes) -> mcp_types.JSONRPCError | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -296,9 +296,7 @@ class References:
         base = base or Place(urldefrag(urljoin(place.document, relative)).url)
         pointer = unquote(fragment)
         if pointer and not pointer.startswith("/"):
-            raise SourceError(
-                f"{place}: $ref '#{pointer}' leads nowhere; write the path to the schema, as #/components/..."
-            )
+            return self._anchor(pointer, Place(base.document), place)
         inside = Place(base.document, base.pointer + pointer)
         # By the letter, an `$id` is a root of its own; many count from the document there, too.
         return inside if relative or not base.pointer or self._has(inside) else Place(base.document, pointer)
@@ -309,6 +307,13 @@ class References:
         except (Unresolvable, *_NOWHERE):
             return False
         return True
+
+    def _anchor(self, name: str, document: Place, place: Place) -> Place:
+        root, _ = self.target(document.document, place)
+        for one, where in _walk(root, document):
+            if isinstance(one, Mapping) and name in (one.get("$anchor"), one.get("$dynamicAnchor")):
+                return where
+        raise SourceError(f"{place}: $ref '#{name}' leads nowhere; no schema in {document} has this $anchor")
 
     def _load(self, uri: str) -> Any:
         parts = urlsplit(uri)
@@ -328,3 +333,13 @@ class References:
                 )
             return self._fetch(uri)
         raise SourceError(f"{uri!r} is neither a file nor an http URL")
+
+
+def _walk(node: Any, place: Place) -> Iterator[tuple[Any, Place]]:
+    yield node, place
+    if isinstance(node, Mapping):
+        for key, inner in node.items():
+            yield from _walk(inner, place / key)
+    elif isinstance(node, list):
+        for number, inner in enumerate(node):
+            yield from _walk(inner, place / number)

@@ -271,6 +271,11 @@ def test_an_enumeration_that_is_none_may_be_nullable() -> None:
     assert with_schemas({"A": {"type": "string", "nullable": True, "enum": "x"}}).schemas["A"] is not None
 
 
+def test_an_anchor_is_found() -> None:
+    made = with_schemas({"A": {"$ref": "#money"}, "B": {"$anchor": "money", "type": "number"}}, openapi="3.1.0")
+    assert made.closed({"$ref": "#/$defs/A"}) == {"type": "number"}
+
+
 KEY = {"securitySchemes": {"k": {"type": "apiKey", "in": "header", "name": "X-Key"}}}
 
 

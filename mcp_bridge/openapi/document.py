@@ -211,7 +211,7 @@ class DocumentReader:
         self._references = References(root, address, follow_urls=follow_urls, fetch=fetch)
         if isinstance(root, Mapping) and str(root.get("swagger")) in ("2.0", "2"):
             root = as_openapi_3(root, self._references)
-            self._references = References(root, address, follow_urls=follow_urls, fetch=fetch, convert=with_words_of_3)
+            self._references = self._references.converted(root, with_words_of_3)
         self._place = self._references.root
         self._openapi = _checked_version(root, self._place)
         self._root: Mapping[str, Any] = root

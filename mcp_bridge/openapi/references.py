@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import re
@@ -228,8 +229,7 @@ class References:
     """The documents that one API is written in.
 
     `root`: the first document's value. `address`: its file or URL, `None` where it came as a value.
-    Files are read only from the folder of the first one and below; URLs only with `follow_urls`, by `fetch`. `convert`:
-    what is done to each of the other documents when it is read.
+    Files are read only from the folder of the first one and below; URLs only with `follow_urls`, by `fetch`.
     """
 
     def __init__(
@@ -239,7 +239,6 @@ class References:
         *,
         follow_urls: bool,
         fetch: Callable[[str], Any],
-        convert: Callable[[Any], Any] = lambda document: document,
     ) -> None:
         self._fetch = fetch
         self._folder = address.resolve().parent if isinstance(address, Path) else None
@@ -249,10 +248,19 @@ class References:
         else:
             uri = urldefrag(address).url if address else _IN_MEMORY
         self.root = Place(uri)
+        self._read = functools.cache(self._load)
+        self._take(root, self._read)
+
+    def _take(self, root: Any, read: Callable[[str], Any]) -> None:
         self._ids = self._with_ids(root)
-        loaded = functools.cache(lambda uri: Resource.opaque(convert(self._load(uri))))
-        registry: Registry[Any] = Registry(retrieve=loaded)  # type: ignore[call-arg]
-        self._registry = registry.with_resource(uri, Resource.opaque(root))
+        registry: Registry[Any] = Registry(retrieve=functools.cache(lambda uri: Resource.opaque(read(uri))))  # type: ignore[call-arg]
+        self._registry = registry.with_resource(self.root.document, Resource.opaque(root))
+
+    def converted(self, root: Any, convert: Callable[[Any], Any]) -> References:
+        """The same documents in another form: `root`, and what `convert` makes of the others. None is read twice."""
+        made = copy.copy(self)
+        made._take(root, lambda uri: convert(self._read(uri)))
+        return made
 
     def _with_ids(self, root: Any) -> dict[str, Place]:
         """The named schemas that have an `$id`, by what it says."""

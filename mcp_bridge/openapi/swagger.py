@@ -110,22 +110,25 @@ class _Converter:
 
     def _brought(self, node: Any) -> Any:
         """What a reference to another file leads to; anything else as it is."""
-        target, document = self._followed(node)
-        return node if document == self._references.root.document else _absolute(target, document)
+        return self._followed(node)[0]
 
-    def _followed(self, node: Any) -> tuple[Any, str]:
-        """What a reference leads to, and the document it is in; the reference itself where that is not there."""
+    def _followed(self, node: Any) -> tuple[Any, Any]:
+        """A reference within the document and what it leads to; of any other node twice the same: what a reference to
+        another file leads to, and the node itself otherwise."""
+        here = self._references.root
         try:
-            target, place = self._references.follow(node, self._references.root)
+            target, place = self._references.follow(node, here)
         except SourceError:
-            return node, self._references.root.document
-        return target, place.document
+            return node, node
+        if place.document == here.document:
+            return node, target
+        brought = _absolute(target, place.document)
+        return brought, brought
 
     def _listed(self, holder: Mapping[str, Any]) -> list[tuple[Any, Any]]:
         """The parameters of a path or an operation, each with what it refers to."""
         listed = holder.get("parameters")
-        brought = [self._brought(one) for one in listed] if isinstance(listed, list) else []
-        return [(one, self._followed(one)[0]) for one in brought]
+        return [self._followed(one) for one in listed] if isinstance(listed, list) else []
 
     def _operation(self, node: Any, shared: list[Any]) -> Any:
         if not isinstance(node, Mapping):

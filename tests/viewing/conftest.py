@@ -98,6 +98,12 @@ def helpdesk_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_apart(lambda: helpdesk_run(path))
 
 
+@pytest.fixture
+def desk(helpdesk_folder: Path, tmp_path: Path) -> Path:
+    """A copy of that run."""
+    return Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
+
+
 @pytest.fixture(scope="session")
 def helpdesk_url(helpdesk_folder: Path) -> Iterator[str]:
     with view([helpdesk_folder], port=0) as server:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,10 +47,9 @@ def test_a_rollout_reads_as_a_conversation_with_its_verdict_and_what_it_changed(
 
 
 def test_everything_is_reached_by_keys_alone_and_a_label_is_kept_beside_the_run(
-    open_page: OpenPage, serve: Serve, helpdesk_folder: Path, tmp_path: Path
+    open_page: OpenPage, serve: Serve, desk: Path
 ) -> None:
-    run = Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
-    url = serve(run)
+    url = serve(desk)
     page = open_page(url)
     expect(page.locator(".stages")).to_contain_text("after_grpo")
     press(page, "2", "/")
@@ -78,16 +76,15 @@ def test_everything_is_reached_by_keys_alone_and_a_label_is_kept_beside_the_run(
     expect(page.locator("#help")).to_be_visible()
     press(page, "Escape", "1")
     expect(page.locator(".chart").first).to_be_visible()
-    saved = [json.loads(line) for line in (run / "labels.jsonl").read_text().splitlines()]
+    saved = [json.loads(line) for line in (desk / "labels.jsonl").read_text().splitlines()]
     assert [(line["label"], line["comment"]) for line in saved] == [("good", ""), ("good", "reads the order first <b>")]
     assert saved[0]["rollout"] == "grpo/1/refund_full-train-0/0"
 
 
 def test_a_label_that_is_chosen_straight_after_its_comment_is_kept_with_it(
-    open_page: OpenPage, serve: Serve, helpdesk_folder: Path, tmp_path: Path
+    open_page: OpenPage, serve: Serve, desk: Path
 ) -> None:
-    run = Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
-    page = open_page(serve(run) + CANCELLED)
+    page = open_page(serve(desk) + CANCELLED)
     page.locator(".row").first.click()
     page.locator("#comment").click()
     page.keyboard.type("paid back")
@@ -114,10 +111,9 @@ def test_a_label_that_is_chosen_straight_after_its_comment_is_kept_with_it(
 
 
 def test_a_rollout_that_an_address_opens_has_its_label_however_late_the_labels_come(
-    open_page: OpenPage, serve: Serve, helpdesk_folder: Path, tmp_path: Path
+    open_page: OpenPage, serve: Serve, desk: Path
 ) -> None:
-    run = Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
-    page = open_page(serve(run) + CANCELLED)
+    page = open_page(serve(desk) + CANCELLED)
     page.locator(".row").first.click()
     page.locator("#comment").fill("paid back")
     press(page, "Control+Enter")
@@ -145,21 +141,20 @@ def test_a_search_of_whole_conversations_ends_with_its_words(open_page: OpenPage
 
 
 def test_rollouts_that_are_written_meanwhile_appear_and_what_is_being_read_stays(
-    open_page: OpenPage, serve: Serve, helpdesk_folder: Path, tmp_path: Path
+    open_page: OpenPage, serve: Serve, desk: Path
 ) -> None:
-    run = Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
-    url = serve(run, look_every_s=0.05)
+    url = serve(desk, look_every_s=0.05)
     page = open_page(url + CANCELLED)
     page.locator(".row").first.click()
     expect(page.locator(".score")).to_have_text("✓1")
-    with RunFolder.create_or_resume(run, {"model": None, "what": "desk"}) as folder:
+    with RunFolder.create_or_resume(desk, {"model": None, "what": "desk"}) as folder:
         for rollout in run_apart(lambda: helpdesk_rollouts("later", right=(0,))):
             folder.append_rollout("later", rollout)
     expect(page.locator(".count")).to_have_text("6 of 33")
     expect(page.locator(".row[aria-selected=true]")).to_have_count(1)
     expect(page.locator(".turn.user")).to_contain_text("Cancel order 2138")
     # Written anew by its run, a file begins a new count.
-    with RunFolder.create_or_resume(run, {"model": None, "what": "desk"}) as folder:
+    with RunFolder.create_or_resume(desk, {"model": None, "what": "desk"}) as folder:
         folder.drop_after("grpo", 0)
     expect(page.locator(".count")).to_have_text("3 of 21")
 
@@ -195,13 +190,12 @@ def test_a_run_with_a_report_leads_from_what_went_wrong_to_the_rollouts_that_did
 
 
 def test_steps_and_a_report_that_are_written_meanwhile_appear_and_what_is_unfolded_stays(
-    open_page: OpenPage, serve: Serve, helpdesk_folder: Path, tmp_path: Path
+    open_page: OpenPage, serve: Serve, desk: Path
 ) -> None:
-    run = Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
-    page = open_page(serve(run, look_every_s=0.05))
+    page = open_page(serve(desk, look_every_s=0.05))
     page.locator("summary", has_text="all settings").click()
     expect(page.locator(".chart", has_text="reward")).to_contain_text("step 1")
-    with RunFolder.create_or_resume(run, {"model": None, "what": "desk"}) as folder:
+    with RunFolder.create_or_resume(desk, {"model": None, "what": "desk"}) as folder:
         folder.append_metrics({"stage": "grpo", "step": 7, "reward": 1.0, "loss": 0.0})
         folder.finish_stage("conditions", {"stages": {"in the end": "after_grpo"}})
         interval = {"low": 0.25, "estimate": 1.0, "high": 0.75}
@@ -312,13 +306,12 @@ def test_ten_thousand_rollouts_keep_few_rows_in_the_page_and_one_is_found_among_
 
 
 def test_the_overview_has_the_intervals_of_the_report_and_counts_its_own_where_there_is_none(
-    open_page: OpenPage, serve: Serve, helpdesk_folder: Path, tmp_path: Path
+    open_page: OpenPage, serve: Serve, desk: Path
 ) -> None:
-    run = Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
     interval = {"low": 0.25, "estimate": 0.5, "high": 0.75}
     report = {"success_threshold": 1.0, "conditions": {"after GRPO": {"success": {"interval": interval}}}}
-    (run / "report.json").write_text(json.dumps(report))
-    page = open_page(serve(run))
+    (desk / "report.json").write_text(json.dumps(report))
+    page = open_page(serve(desk))
     page.set_viewport_size({"width": 390, "height": 844})
     whiskers = page.locator(".whisker")
     expect(whiskers).to_have_count(2)

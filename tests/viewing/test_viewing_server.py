@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,6 @@ from sdk.viewing.page_files import one_script
 from sdk.viewing.rollout_view import cut_texts, text_at
 
 Serve = Callable[..., str]
-
-
-@pytest.fixture
-def desk(helpdesk_folder: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(helpdesk_folder, tmp_path / "desk"))
 
 
 def whole_rows(url: str) -> dict[str, Any]:

@@ -125,7 +125,7 @@ def require_known(tools: Iterable[Tool], allowed: Iterable[str]) -> None:
     """Raises `SourceError` where a name or a pattern in `allowed` fits none of the tools."""
     known = [tool.name for tool in tools]
     for name in allowed:
-        if not any(fnmatchcase(one, name) for one in known):
+        if not any(is_named(one, [name]) for one in known):
             raise SourceError(f"allow_destructive names {name!r}, which is none of the tools: {', '.join(known)}")
 
 

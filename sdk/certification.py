@@ -74,12 +74,12 @@ async def certify_async(
     require_number("concurrency", concurrency, least=1, whole=True)
     if model is not None and not train_minutes:
         raise ConfigError(f"`model` is {str(model)!r} and does nothing without train_minutes; leave it out")
+    tasks = load_tasks(prompts)
     if train_minutes:  # before the probes, which take minutes
         require_extra("train", "certify with train_minutes", ConfigError)
         check_model_source(model)
-    tasks = load_tasks(prompts)
-    if train_minutes and len(tasks) < _FEWEST_TASKS:
-        raise ConfigError(f"there are {len(tasks)} tasks; a policy is trained on {_FEWEST_TASKS} or more")
+        if len(tasks) < _FEWEST_TASKS:
+            raise ConfigError(f"there are {len(tasks)} tasks; a policy is trained on {_FEWEST_TASKS} or more")
     bounds = Limits.of(limits)
     connecting = connect(
         tools, call_timeout_s=bounds.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers

@@ -220,13 +220,8 @@ async def distill_async(
     left to write; `to` is then not touched.
     """
     path = Path(to)
-    _check_source(run, prompts, verifier, model, stage)
-    played = {"samples": samples, "temperature": temperature, "concurrency": concurrency, "seed": seed}
-    idle = {name: value for name, value in played.items() if run is not None and value != _DEFAULTS[name]}
-    for name, value in idle.items():
-        raise ConfigError(
-            f"`{name}` is {value!r} and does nothing beside `run`, whose rollouts are there; leave it out"
-        )
+    playing = {"samples": samples, "temperature": temperature, "concurrency": concurrency, "seed": seed}
+    _check_source(run, prompts, verifier, model, stage, playing)
     _check_wanted(licence, samples, per_task, threshold, path)
     bounds = Limits.of(limits)
     async with connect(
@@ -283,7 +278,12 @@ def tries_of(tasks: Sequence[Task], samples: int, seed: int, *, name: str) -> li
 
 
 def _check_source(
-    run: str | Path | None, prompts: Any, verifier: VerifierLike | None, model: ModelSource, stage: str | None
+    run: str | Path | None,
+    prompts: Any,
+    verifier: VerifierLike | None,
+    model: ModelSource,
+    stage: str | None,
+    playing: Mapping[str, float],
 ) -> None:
     if (run is None) == (prompts is None):
         raise ConfigError("give the folder of a finished `run`, or `prompts` to play: exactly one of them")
@@ -297,6 +297,9 @@ def _check_source(
         raise ConfigError("`verifier` does nothing beside `run`, whose rollouts have their verdicts; leave it out")
     elif model is not None:
         raise ConfigError("`model` does nothing beside `run`, whose rollouts are there already; leave it out")
+    elif idle := [name for name, value in playing.items() if value != _DEFAULTS[name]]:
+        told = f"`{idle[0]}` is {playing[idle[0]]!r} and does nothing beside `run`, whose rollouts are there"
+        raise ConfigError(f"{told}; leave it out")
 
 
 def _check_wanted(licence: str, samples: int, per_task: int, threshold: float, path: Path) -> None:

@@ -368,11 +368,11 @@ def _releases(build: VllmBuild | None, on_cpu: bool, gpus: int) -> list[str]:
 
 
 def _lacks_bfloat16() -> bool:
-    """Whether the processor is known to lack instructions for bfloat16. Only newer releases of torch know."""
+    """Whether the processor is known to lack instructions for bfloat16. Only newer releases of torch know, of x86."""
     import torch
 
     known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return known.get("architecture") == "x86_64" and not (known["avx512_bf16"] or known["amx_bf16"])
+    return all(known.get(name) is False for name in ("avx512_bf16", "amx_bf16"))
 
 
 def _gb(size: float) -> str:

@@ -33,7 +33,8 @@ def measured(tiny_model_folder: Path, tmp_path: Path) -> Path:
 def ask(server, **options):
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
         messages = [{"role": "user", "content": USER}]
-        return client.chat.completions.create(model=server.model_name, messages=messages, **options)
+        reply = client.chat.completions.create(model=server.model_name, messages=messages, **options)
+        return list(reply) if options.get("stream") else reply  # the client closes what it streams
 
 
 def greedy_answer(folder: Path) -> str:

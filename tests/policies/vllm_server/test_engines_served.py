@@ -1,4 +1,5 @@
-"""Both engines behind an endpoint, with the same requests: `toolbake serve` with the embedded one, and with vLLM.
+"""Both engines behind an endpoint, with the same requests: `toolbake serve` with the embedded one, and with the oldest
+and the newest vLLM that are supported.
 
 vLLM serves an exported model and is started by the command line that its README prints: it is plain vLLM, too.
 """
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -125,9 +126,8 @@ def serving(folder: Path, engine: str, environment: dict[str, str], *more: str) 
     assert [Path(log).exists() for log in logs] == [False] * (engine == "vllm")
 
 
-@pytest.fixture(scope="module")
-def by_vllm(vllm_python: Path, exported: Path) -> Iterator[Served]:
-    environment = {"TOOLBAKE_VLLM_PYTHON": str(vllm_python), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+def by_vllm_of(python: Path, exported: Path) -> AbstractContextManager[Served]:
+    environment = {"TOOLBAKE_VLLM_PYTHON": str(python), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     environment["VLLM_CPU_KVCACHE_SPACE"] = "1"
     scripts = [
         Path(__file__).parent / "in_vllm",
@@ -135,7 +135,18 @@ def by_vllm(vllm_python: Path, exported: Path) -> Iterator[Served]:
         *os.environ.get("PYTHONPATH", "").split(os.pathsep),
     ]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, map(str, scripts)))
-    with serving(exported, "vllm", environment, *(f"--vllm-arg={one}" for one in HANDED_ON)) as served:
+    return serving(exported, "vllm", environment, *(f"--vllm-arg={one}" for one in HANDED_ON))
+
+
+@pytest.fixture(scope="module")
+def by_vllm(vllm_python: Path, exported: Path) -> Iterator[Served]:
+    with by_vllm_of(vllm_python, exported) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def by_the_newest_vllm(newest_vllm_python: Path, exported: Path) -> Iterator[Served]:
+    with by_vllm_of(newest_vllm_python, exported) as served:
         yield served
 
 
@@ -145,7 +156,7 @@ def by_the_embedded_engine(exported: Path) -> Iterator[Served]:
         yield served
 
 
-@pytest.fixture(params=["by_the_embedded_engine", "by_vllm"])
+@pytest.fixture(params=["by_the_embedded_engine", "by_vllm", "by_the_newest_vllm"])
 def served(request: pytest.FixtureRequest) -> Served:
     server: Served = request.getfixturevalue(request.param)
     return server

@@ -31,7 +31,8 @@ class Change(TypedDict):
 def diff(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
     """The changes from `before` to `after`, sorted by table, key and column.
 
-    Values of different types are different (`1` is not `True`, nor `1.0`), so that a state cannot be right by accident.
+    Values of different types are different (`1` is not `True`, nor `1.0`) at any depth, so that a state cannot be right
+    by accident.
     Raises `SourceError` for a table of another form: by what its rows are the same before and after is not known.
     """
     changes: list[Change] = []
@@ -71,6 +72,14 @@ def _in_row(table: str, key: str, old: Mapping[str, Any], new: Mapping[str, Any]
     changes: list[Change] = []
     for column in sorted({*old, *new}):
         was, now = old.get(column), new.get(column)
-        if was != now or type(was) is not type(now):
+        if not _same(was, now):
             changes.append({"table": table, "key": key, "column": column, "before": was, "after": now})
     return changes
+
+
+def _same(was: Any, now: Any) -> bool:
+    if was != now or type(was) is not type(now):
+        return False
+    if isinstance(was, dict):
+        return all(_same(value, now[key]) for key, value in was.items())
+    return not isinstance(was, list) or all(map(_same, was, now))

@@ -259,6 +259,12 @@ def test_the_diff_tells_new_deleted_and_changed_values_and_their_types() -> None
     ]
 
 
+def test_the_diff_tells_other_types_inside_lists_and_objects_apart() -> None:
+    before = {"t": {"a": {"flags": [1, 0], "size": {"width": 2}, "same": [{"x": 1}]}}}
+    after = {"t": {"a": {"flags": [True, 0], "size": {"width": 2.0}, "same": [{"x": 1}]}}}
+    assert [change["column"] for change in diff(before, after)] == ["flags", "size"]
+
+
 async def test_opening_a_world_takes_less_than_two_milliseconds() -> None:
     sandbox = Helpdesk()
     async with sandbox.open_world("first", {"seed": 5}):

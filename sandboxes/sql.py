@@ -71,6 +71,11 @@ _images = Images()
 _OF_ALL = frozenset({"_checker", "_closing", "_first", "_handlers", "_pages", "_taken", "_tools", "database"})
 """Attributes that every sandbox over SQL has; nothing is made from them."""
 _MOST_INTEGER = 2**63
+_BEHIND_VIRTUAL = (
+    *("config", "content", "data", "docsize", "idx", "segdir", "segments", "stat"),  # full text, FTS3 to FTS5
+    *("node", "parent", "rowid"),  # R*Tree
+)
+"""What follows the name of a virtual table in those of the tables behind it."""
 
 
 @dataclass(frozen=True)
@@ -266,14 +271,18 @@ class SqlSandbox(Sandbox):
     def _check_reads(self, database: sqlite3.Connection) -> None:
         tables = dict(database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
         virtual = [name for name, sql in tables.items() if str(sql).upper().startswith("CREATE VIRTUAL")]
-        # What SQLite keeps for itself: its counters, and the tables behind a virtual one.
-        own = ("sqlite_", *(f"{name}_" for name in virtual))
-        if missing := sorted({name for name in tables if not name.startswith(own)} - {*self.reads, "clock"}):
+        behind = {f"{name}_{part}" for name in virtual for part in _BEHIND_VIRTUAL}
+        named = {name for name in tables if not name.startswith("sqlite_")}
+        if missing := sorted(named - behind - {*self.reads, "clock"}):
             raise SetupError(f"{self.name}: `reads` has no SELECT for {', '.join(missing)}; state() would miss it")
         for table, select in self.reads.items():
-            if (first := database.execute(select).description[0][0]) != "key":
+            first, *columns = (column[0] for column in database.execute(select).description)
+            if first != "key":
                 told = f"{self.name}: the first column of `reads` for {table} is {first!r}; it must be named key"
                 raise SetupError(f"{told}, such as SELECT id AS key, * FROM {table}")
+            if twice := [name for name, count in Counter(columns).items() if count > 1]:
+                told = f"{self.name}: `reads` for {table} gives two columns the name {twice[0]!r}"
+                raise SetupError(f"{told}; name one otherwise, such as b.{twice[0]} AS b_{twice[0]}")
 
     def _load(self, image: bytes | Pages) -> None:
         """Begin from a whole database."""

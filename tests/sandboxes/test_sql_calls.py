@@ -217,6 +217,13 @@ def test_reads_that_would_lose_rows_or_a_column_are_refused() -> None:
     with pytest.raises(SetupError, match="the first column of `reads` for payments is 'account'; it must be named key"):
         Unnamed()
 
+    class Doubled(Bank):
+        name = "doubled"
+        reads: ClassVar = Bank.reads | {"payments": "SELECT id AS key, account, id AS account FROM payments"}
+
+    with pytest.raises(SetupError, match="`reads` for payments gives two columns the name 'account'; name one"):
+        Doubled()
+
 
 class Library(SqlSandbox):
     """A schema with tables that SQLite keeps for itself, and values that JSON has not."""
@@ -239,6 +246,15 @@ class Library(SqlSandbox):
 
 def test_tables_that_sqlite_keeps_for_itself_need_no_select() -> None:
     assert Library().state()["titles"] == {"1": {"title": "Emma"}}
+
+
+def test_a_table_that_is_named_after_a_virtual_one_needs_a_select_too() -> None:
+    class Shelves(Library):
+        name = "shelves"
+        schema = Library.schema + "CREATE TABLE titles_lent (id INTEGER PRIMARY KEY);"
+
+    with pytest.raises(SetupError, match="`reads` has no SELECT for titles_lent; state\\(\\) would miss it"):
+        Shelves()
 
 
 def test_the_state_is_json_whatever_sqlite_holds() -> None:

@@ -193,15 +193,25 @@ class Store:
             return row.get(WITHIN) == key
         for name, link in table.links.items():
             if link.table == above:
-                return self._names(row.get(name), above, key)
+                return self._names(table, row, name, above, key)
         if HIDDEN + above in row:
             return bool(row[HIDDEN + above] == key)
         return self._under(table, row, above, key)
 
-    def _names(self, value: Any, above: str, key: str) -> bool:
-        values = value if isinstance(value, list) else [value]
-        mine = self.value({LINK: [above, key]})
+    def _names(self, table: Table, row: Row, name: str, above: str, key: str) -> bool:
+        value: Any = row.get(name)
+        values, other = value if isinstance(value, list) else [value], self.get(above, key)
+        is_near = other is not None and self.is_near(table, row, self.tables[above], other)
+        mine = self.value({LINK: [above, key]}) if is_near else None
         return any(one[LINK] == [above, key] if is_link(one) else one is not None and one == mine for one in values)
+
+    def is_near(self, table: Table, row: Row, target: Table, other: Row) -> bool:
+        """Whether two rows stand under the same row, as far as they stand under one: else a value of the one's key in
+        the other is the key of another row."""
+        if target.parent is None:
+            return True
+        own = row.get(WITHIN) if table.parent == target.parent else self.ancestor(table, row, target.parent)
+        return own is None or other.get(WITHIN) == own
 
     def ancestor(self, table: Table, row: Row, above: str) -> str | None:
         """The key of the row of `above` that a row stands under, `None` where it stands under none."""
@@ -226,7 +236,7 @@ class Store:
             elif plan.relation.startswith(HIDDEN):
                 is_in = row.get(plan.relation) == context[0]
             else:
-                is_in = self._names(row.get(plan.relation), plan.context.table, context[0])
+                is_in = self._names(table, row, plan.relation, plan.context.table, context[0])
             if is_in:
                 yield key, row
 

@@ -435,8 +435,8 @@ class Writer:
         values = [self._value(row, one.key.column) if one.parts else None for one, _, row in gone]
         for one, own, _ in gone:
             self._store.drop(one.name, own)
-        for (one, own, _), value in zip(gone, values, strict=True):
-            self._unlink(one, own, str(value))
+        for (one, own, row), value in zip(gone, values, strict=True):
+            self._unlink(one, own, row, str(value))
 
     def _with_nested(self, table: Table, key: str) -> Iterator[tuple[Table, str, Row]]:
         """A row, what stands under it, and what puts it into collections."""
@@ -449,7 +449,7 @@ class Writer:
                 if row["@of"][LINK][1] == key:
                     yield other, member, row
 
-    def _unlink(self, table: Table, key: str, name_of_it: str) -> None:
+    def _unlink(self, table: Table, key: str, gone: Row, name_of_it: str) -> None:
         """`name_of_it`: the value by which other rows name it."""
         for other in self._tables.values():
             links = {name: link for name, link in other.links.items() if link.table == table.name}
@@ -459,7 +459,8 @@ class Writer:
                 if owned and row.get(owned) == key:
                     del changed[owned]
                 for name, link in links.items():
-                    self._clear(other, name, link, changed, key if link.shown else name_of_it)
+                    if link.shown or self._store.is_near(other, row, table, gone):
+                        self._clear(other, name, link, changed, key if link.shown else name_of_it)
                 if changed != row:
                     self._store.put(other.name, place, changed)
 
@@ -520,23 +521,22 @@ class Writer:
                     found[name] = made if many else made[0]
                     for twin in twins_of(name, table.links):
                         if twin not in sent:
-                            found[twin] = self._same(table.links[twin], link, found[name])
+                            found[twin] = self._same(table, row, table.links[twin], link, found[name])
                 else:
                     found[name] = self._keeper.kept(shown, asked, value, ("body", given))
             except Unshown:
                 found[HIDDEN + given] = value
         return found
 
-    def _same(self, twin: Link, link: Link, value: Any) -> Any:
+    def _same(self, table: Table, row: Row, twin: Link, link: Link, value: Any) -> Any:
         """The value of another property for the same rows: `book` where `book_id` was given."""
         if isinstance(value, list):
-            return [self._same(twin, link, one) for one in value]
+            return [self._same(table, row, twin, link, one) for one in value]
         if is_link(value):
             return self._store.link(twin, value[LINK][1])
         target = self._tables[link.table]
-        key = next(
-            (key for key, row in self._store.items(target.name) if self._value(row, target.key.column) == value), ""
-        )
+        near = (one for one in self._store.items(target.name) if self._store.is_near(table, row, target, one[1]))
+        key = next((key for key, other in near if self._value(other, target.key.column) == value), "")
         return self._store.link(twin, key)
 
     def _reference(self, table: Table, link: Link, shown: Any, asked: Any, value: Any, place: Place, row: Row) -> Any:
@@ -550,19 +550,12 @@ class Writer:
                     shown, asked = self._shapes.of(shown).items, self._shapes.of(asked).items
                 return self._keeper.kept(shown, asked, value, place)
         for key, other in self._store.items(target.name):
-            if not self._is_near(table, row, target, other):
+            if not self._store.is_near(table, row, target, other):
                 continue
             names = (target.key.column, "id", "name", "login", "username", "title", "slug")
             if any(str(self._value(other, one)) == str(wanted) for one in names if other.get(one) is not None):
                 return self._store.link(link, key)
         raise Problem(INVALID, f"{written(place)}: there is no {target.singular} {wanted!r}", place)
-
-    def _is_near(self, table: Table, row: Row, target: Table, other: Row) -> bool:
-        """Whether two rows stand under the same row, as far as they stand under one."""
-        if target.parent is None:
-            return True
-        own = row.get(WITHIN) if table.parent == target.parent else self._store.ancestor(table, row, target.parent)
-        return own is None or other.get(WITHIN) == own
 
     def _value(self, row: Row, column: str) -> Any:
         return self._store.value(row.get(column))

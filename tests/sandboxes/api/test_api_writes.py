@@ -673,3 +673,33 @@ def test_a_deleted_row_is_named_nowhere_whatever_its_key_holds(key: str) -> None
     assert made["customer_id"] == key
     ok(twin, "deleteCustomer", id=key)
     assert ok(twin, "getOrder", id=made["id"]) == {"id": made["id"]}
+
+
+def test_a_row_is_named_by_the_rows_beside_it_where_another_parent_has_one_with_the_same_key() -> None:
+    label = record(["slug"], slug=TEXT, colour=TEXT)
+    card = record(["id"], id=NUMBER, label_slug=TEXT, label=ref("Label"))
+    paths = crud("/repos", "Repo", record(["slug"], slug=TEXT), record(slug=TEXT), parameter="repo")
+    cards = {"cards": ("id", ref("Card"), record(label_slug=TEXT)), "labels": ("label", ref("Label"), label)}
+    for word, (parameter, row, sends) in cards.items():
+        names: dict[str, Schema] = {"repo": TEXT}
+        paths[f"/repos/{{repo}}/{word}"] = {
+            "get": operation(f"list_{word}", gives=listed(row), names=names),
+            "post": operation(f"create_{word}", sends=sends, gives=row, status="201", names=names),
+        }
+        names |= {parameter: NUMBER if parameter == "id" else TEXT}
+        paths[f"/repos/{{repo}}/{word}/{{{parameter}}}"] = {
+            "get": operation(f"get_{word}", gives=row, names=names),
+            "delete": operation(f"delete_{word}", status="204", names=names),
+        }
+    of_label = operation("list_label_cards", gives=listed(ref("Card")), names={"repo": TEXT, "label": TEXT})
+    paths["/repos/{repo}/labels/{label}/cards"] = {"get": of_label}
+    twin = ApiTwin(api(paths, Label=label, Card=card), scenario="empty")
+    for repo, colour in (("a", "red"), ("b", "blue")):
+        ok(twin, "createRepo", slug=repo)
+        ok(twin, "create_labels", repo=repo, slug="bug", colour=colour)
+        made = ok(twin, "create_cards", repo=repo, label_slug="bug")
+        assert made["label"] == {"slug": "bug", "colour": colour}
+        assert ok(twin, "list_label_cards", repo=repo, label="bug") == [made]
+    ok(twin, "delete_labels", repo="a", label="bug")
+    assert ok(twin, "list_cards", repo="a") == [{"id": 1}]
+    assert ok(twin, "list_cards", repo="b") == [made]

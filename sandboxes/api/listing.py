@@ -179,6 +179,7 @@ Facts = dict[str, tuple[Any, ...]]
 _USUAL_PAGE = 30
 _WAYS = frozenset(("asc", "desc", "ascending", "descending"))
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 _NEWEST = {"newest": True, "oldest": False, "recent": True, "latest": True}
 
 
@@ -390,10 +391,11 @@ class Lister:
                 return place + after
         keys = self._store.keys(table.name)
         own = row_key(None, [cursor])
-        gone = next((place for place, key in enumerate(keys) if key.rpartition("/")[2] == own), None)
-        if gone is None:
+        named = [place for place, key in enumerate(keys) if key.rpartition("/")[2] == own]
+        if not named:
             raise Problem(INVALID[::-1], f"The cursor {cursor!r} leads nowhere; take one from the page before.")
-        later = set(keys[gone:])
+        beside = {key.rpartition("/")[0] for key, _ in rows}  # numbers begin anew under each parent
+        later = set(keys[next((place for place in named if keys[place].rpartition("/")[0] in beside), named[0]) :])
         return next((place for place, (key, _) in enumerate(rows) if key in later), len(rows))
 
 
@@ -434,7 +436,7 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, str):
         if (moment := _moment(value)) is not None:
             return moment
-        for number in (int, float):
+        for number in (int, float) if _NUMBER.fullmatch(value) else ():
             try:
                 return number(value)
             except ValueError:

@@ -1023,6 +1023,36 @@ def test_a_cursor_outlives_its_row_whatever_the_key_holds() -> None:
     assert ok(twin, "listLabels", cursor="50%") == [{"name": "c"}]
 
 
+def test_a_cursor_outlives_its_row_where_another_parent_has_one_with_its_number() -> None:
+    issue, names = record(["number"], number=NUMBER), {"repo": TEXT}
+    paths = crud("/repos", "Repo", record(["slug"], slug=TEXT), record(slug=TEXT), parameter="repo")
+    paths["/repos/{repo}/issues"] = {
+        "get": operation("listIssues", gives=listed(issue), names=names, query={"cursor": TEXT, "limit": NUMBER}),
+        "post": operation("createIssue", sends=issue, gives=issue, status="201", names=names),
+    }
+    paths["/repos/{repo}/issues/{number}"] = {
+        "get": operation("getIssue", gives=issue, names={**names, "number": NUMBER}),
+        "delete": operation("deleteIssue", status="204", names={**names, "number": NUMBER}),
+    }
+    twin = ApiTwin(api(paths), scenario="empty")
+    for repo in ("a", "b"):
+        ok(twin, "createRepo", slug=repo)
+        for number in (1, 2, 3):
+            ok(twin, "createIssue", repo=repo, number=number)
+    ok(twin, "deleteIssue", repo="b", number=2)
+    assert ok(twin, "listIssues", repo="b", limit=1, cursor="2") == [{"number": 3}]
+
+
+def test_a_name_that_python_reads_as_a_number_is_sorted_as_a_text() -> None:
+    paths = crud("/people", "Person", record(["id"], id=NUMBER, name=TEXT), record(name=TEXT), kind=NUMBER)
+    paths["/people"]["get"]["parameters"] = [{"name": "sort", "in": "query", "schema": TEXT}]
+    twin = ApiTwin(api(paths), scenario="empty")
+    for name in ("Zoe", "9", "Nan", "10", "Infinity", "1_0", "Ida"):
+        ok(twin, "createPerson", name=name)
+    shown = [one["name"] for one in ok(twin, "listPersons", sort="name")]
+    assert shown == ["9", "10", "1_0", "Ida", "Infinity", "Nan", "Zoe"]
+
+
 def test_a_link_to_the_next_page_may_be_an_object_or_null() -> None:
     link = record(["href"], href=TEXT)
     following = {"href": "/orders?page=3&size=3"}

@@ -114,8 +114,8 @@ class Answerer:
         assert item is not None
         table = self._table(request)
         key, member = self._store.member(item, request, context)
-        row: dict[str, Any] = {WITHIN: context[0]} if context else {}
-        row |= {HIDDEN + name: value for name, value in request.sent.items()}
+        row = {HIDDEN + name: value for name, value in request.sent.items()}
+        row |= {WITHIN: context[0]} if context else {}
         self._store.put(table.name, key, {**row, "@of": {LINK: [str(table.members), member[0]]}})
         return self._show(request, member)
 

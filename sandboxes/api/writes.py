@@ -526,7 +526,9 @@ class Writer:
                     found[name] = self._keeper.kept(shown, asked, value, ("body", given))
             except Unshown:
                 found[HIDDEN + given] = value
-        return found
+        # What is called as a hidden column that ties the row to another one is not kept: it would move the row.
+        ties = {WITHIN, *(HIDDEN + owner for owner in table.owners)}
+        return {name: value for name, value in found.items() if name not in ties}
 
     def _same(self, table: Table, row: Row, twin: Link, link: Link, value: Any) -> Any:
         """The value of another property for the same rows: `book` where `book_id` was given."""

@@ -703,3 +703,22 @@ def test_a_row_is_named_by_the_rows_beside_it_where_another_parent_has_one_with_
     ok(twin, "delete_labels", repo="a", label="bug")
     assert ok(twin, "list_cards", repo="a") == [{"id": 1}]
     assert ok(twin, "list_cards", repo="b") == [made]
+
+
+def test_a_field_that_no_answer_shows_moves_no_row_whatever_it_is_called() -> None:
+    note, names = record(["id"], id=NUMBER, text=TEXT), {"id": NUMBER}
+    paths = crud("/users", "User", record(["id"], id=NUMBER), record(name=TEXT), kind=NUMBER)
+    paths |= crud("/entries", "Entry", note, record(text=TEXT), kind=NUMBER)
+    del paths["/entries"]["post"]
+    for word, field in (("entries", "users"), ("tasks", "in")):
+        paths[f"/users/{{id}}/{word}"] = {
+            "get": operation(f"list_{word}", gives=listed(note), names=names),
+            "post": operation(f"create_{word}", sends=record(**{field: TEXT}), gives=note, status="201", names=names),
+        }
+    both = {**names, "task": NUMBER}
+    paths["/users/{id}/tasks/{task}"] = {"get": operation("get_task", gives=note, names=both)}
+    twin = ApiTwin(api(paths), scenario="empty")
+    user = ok(twin, "createUser")["id"]
+    for word, field in (("entries", "users"), ("tasks", "in")):
+        made = ok(twin, f"create_{word}", id=user, **{field: "other"})
+        assert ok(twin, f"list_{word}", id=user) == [made]

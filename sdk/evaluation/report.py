@@ -256,11 +256,15 @@ def build_report(
     compare, (first, second); as in training where None. `prices`: by condition. `faults`: by condition and rollout, as
     `sdk.evaluation.faults` finds and judges them; found by rules where None, better so with the `tools`.
 
-    Raises `ValueError` without conditions, `ConfigError` where one has a rollout twice.
+    Raises `ValueError` without conditions, `ConfigError` where one has a rollout twice, for a pair with another name,
+    and for a tag that no task has.
     """
     if not conditions:
         raise ValueError("there are no conditions to report; give at least one, such as {'untrained': rollouts}")
     compared = in_order(list(conditions)) if pairs is None else list(pairs)
+    if unknown := [name for pair in compared for name in pair if name not in conditions]:
+        raise ConfigError(f"pairs names {unknown[0]!r}, which is no condition; there are {', '.join(conditions)}")
+    require_cluster(cluster_by, [rollout.task for rollouts in conditions.values() for rollout in rollouts])
     found = {
         name: find_faults(rollouts, threshold=success_threshold, tools=tools) if faults is None else faults[name]
         for name, rollouts in conditions.items()
@@ -393,7 +397,6 @@ def report_of(
     priced = read_prices(prices, list(dict.fromkeys(policies.values())))
     known = {name: cost.price for name, condition in earlier.conditions.items() if (cost := condition.cost)}
     families = cluster_by or earlier.cluster_by
-    require_cluster(families, [rollout.task for of_condition in rollouts.values() for rollout in of_condition])
     threshold = earlier.success_threshold if success_threshold is None else success_threshold
     require_threshold(threshold, "success_threshold")
     faults = {

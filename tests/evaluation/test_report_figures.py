@@ -163,6 +163,14 @@ def test_a_rollout_given_twice_and_no_conditions_are_refused() -> None:
         build_report({})
 
 
+def test_a_mistyped_pair_and_a_tag_that_no_task_has_are_refused() -> None:
+    conditions = {"before": make_condition("10"), "after": make_condition("11")}
+    with pytest.raises(ConfigError, match="pairs names 'afer', which is no condition; there are before, after"):
+        build_report(conditions, pairs=[("before", "afer")])
+    with pytest.raises(ConfigError, match="cluster_by is 'customer', which no task has as a tag; give 'family' or one"):
+        build_report(conditions, cluster_by="customer")
+
+
 def test_examples_follow_the_rule() -> None:
     conditions = {"before": make_condition("01010x1"), "after": make_condition("0010110")}
     examples = build_report(conditions).examples

@@ -108,7 +108,7 @@ def _at_worst(condition: ConditionSummary) -> str:
     if rate is None or rate.worst_case is None:
         return "There is no success rate."
     worst, shown = percent(rate.worst_case), percent(rate.interval.estimate)
-    return f"If they count as failed, success is {worst}, not {shown}."
+    return f"If they count as failed, success is {worst}{', too' if worst == shown else f', not {shown}'}."
 
 
 def weights_note(report: Report) -> list[str]:

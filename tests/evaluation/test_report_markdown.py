@@ -100,6 +100,12 @@ def test_one_condition_and_unscored_conditions_make_a_report_too() -> None:
     assert "0 of 0" in str(build_report({"untrained": []}))
 
 
+def test_unscored_rollouts_that_could_change_nothing_are_not_told_as_a_change() -> None:
+    tries = [make_rollout("t1", None, rollout_id="t1-1"), make_rollout("t1", 0.0), make_rollout("t2", 1.0)]
+    said = str(build_report({"only": tries})).splitlines()[0]
+    assert said == "only: 1 of 3 rollouts are unscored. If they count as failed, success is 50.0 %, too."
+
+
 def test_tags_that_are_names_do_not_flood_the_report() -> None:
     rollouts = [make_rollout(f"t{i}", 1.0, tags={"customer": f"name{i}"}) for i in range(50)]
     report = build_report({"only": rollouts})

@@ -328,7 +328,9 @@ class Writer:
         """The next number: ids count through the table, numbers anew under each parent."""
         if table.parent is None or "id" in words_of(table.key.column):
             return serial
-        own = (key.rpartition("/")[2] for key in self._store.keys(table.name) if key.startswith(f"{parent}/"))
+        own = [key.rpartition("/")[2] for key in self._store.keys(table.name) if key.startswith(f"{parent}/")]
+        rows = (row for _, row in self._store.items(table.name) if row.get(WITHIN) == parent)
+        own += [str(row.get(table.key.column)) for row in rows]  # a row may be called otherwise by now
         return max((int(one) for one in own if one.isdecimal()), default=0) + 1
 
     def _hang(self, row: Row, table: Table, plan: Plan, context: Found) -> None:

@@ -571,6 +571,24 @@ def test_a_number_under_a_row_is_never_given_again(kind: Schema) -> None:
         assert [*made, int(ok(twin, "createIssue", shop_id=shop_id)["number"])] == [1, 2, 3, 4]
 
 
+def test_a_row_that_was_given_another_number_does_not_keep_the_next_from_being_made() -> None:
+    paths = crud("/shops", "Shop", LABEL, record(["name"], name=TEXT), kind=NUMBER)
+    row, shop = record(["number"], number=NUMBER), {"shop_id": NUMBER}
+    paths["/shops/{shop_id}/issues"] = {
+        "get": operation("listIssues", gives=listed(row), names=shop),
+        "post": operation("createIssue", sends=record(title=TEXT), gives=row, status="201", names=shop),
+    }
+    paths["/shops/{shop_id}/issues/{no}"] = {
+        "get": operation("getIssue", gives=row, names={**shop, "no": NUMBER}),
+        "patch": operation("patchIssue", sends=record(number=NUMBER), gives=row, names={**shop, "no": NUMBER}),
+    }
+    twin = ApiTwin(api(paths), scenario="empty")
+    shop_id = ok(twin, "createShop", name="a")["id"]
+    assert ok(twin, "createIssue", shop_id=shop_id) == {"number": 1}
+    assert ok(twin, "patchIssue", shop_id=shop_id, no=1, number=2) == {"number": 2}
+    assert ok(twin, "createIssue", shop_id=shop_id) == {"number": 3}
+
+
 @pytest.mark.parametrize("text", ["inf", "-Infinity", "1e999"])
 def test_a_text_that_is_no_number_of_json_is_kept_as_other_texts_where_a_number_is_shown(text: str) -> None:
     row = record(["id", "total"], id=TEXT, total={"type": "number"})

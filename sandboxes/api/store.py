@@ -313,7 +313,8 @@ def new_key_value(shapes: Shapes, realistic: Realistic, table: Table, row: Row, 
     part = table.key
     shape = shapes.of(part.schema)
     if part.kind == "integer":
-        number = max(serial, int(shape.says.get("minimum", 1)))
+        low = int(shape.says.get("minimum", 1))
+        number = serial if serial >= low else low - 1 + serial  # another one for each serial
         return number if "integer" in shape.kinds else str(number)
     chance = realistic.chance
     if shape.enum is not None:

@@ -412,6 +412,14 @@ def test_numbers_that_name_rows_keep_the_bounds_of_the_paths_parameter() -> None
     assert ok(twin, "getRule", id=ok(twin, "createRule", ip="192.0.2.1")["id"])["ip"] == "192.0.2.1"
 
 
+def test_numbers_that_begin_high_name_as_many_rows_and_are_found_at_once() -> None:
+    kind = {**NUMBER, "minimum": 10**9}
+    twin = holds(api(crud("/rules", "Rule", record(["id"], id=kind, ip=TEXT), GIVEN, kind=kind)))
+    seeded = [one["id"] for one in ok(twin, "listRules")]
+    made = [ok(twin, "createRule", ip="192.0.2.1")["id"] for _ in range(2)]
+    assert (len({*seeded, *made}), min(seeded) >= 10**9) == (10, True)
+
+
 def test_rows_may_be_made_of_their_keys_alone() -> None:
     row = record(["recipient_email"], recipient_email=TEXT)
     sends = record(["recipient_emails"], recipient_emails=listed(TEXT))

@@ -313,7 +313,7 @@ def new_key_value(shapes: Shapes, realistic: Realistic, table: Table, row: Row, 
     part = table.key
     shape = shapes.of(part.schema)
     if part.kind == "integer":
-        low = int(shape.says.get("minimum", 1))
+        low = int(max(shape.says.get("minimum", 1), shape.says.get("exclusiveMinimum", 0) + 1))
         number = serial if serial >= low else low - 1 + serial  # another one for each serial
         return number if "integer" in shape.kinds else str(number)
     chance = realistic.chance
@@ -332,6 +332,7 @@ def new_key_value(shapes: Shapes, realistic: Realistic, table: Table, row: Row, 
     if set(words_of(part.column)) & {"id", "sid", "token"} or part.column.startswith("@"):
         word = "".join(words_of(table.singular))[:3] or "id"
         made = f"{word}_{chance.getrandbits(40):010x}"
+        made = made[-int(shape.says.get("maxLength", len(made))) :]  # what tells rows apart stands at the end
     elif isinstance(row.get("name"), str) and part.column != "name":
         made = _slug(row["name"])
     else:
@@ -485,11 +486,12 @@ class _Builder:
 
     def _add_keyed(self, row: Row, parent: str | None) -> None:
         table = self._table
-        for _ in range(_TRIES):
-            number = self.serial if self._is_global() else self._within.get(parent, 0) + 1
+        shape = self._seeds._shapes.of(table.key.schema)
+        for tried in range(_TRIES):
+            number = tried + (self.serial if self._is_global() else self._within.get(parent, 0) + 1)
             value = new_key_value(self._seeds._shapes, self._maker.realistic, table, row, number)
             key = row_key(parent, [*(self._store.value(row.get(part.column)) for part in table.parts[:-1]), value])
-            if key not in self._found:
+            if key not in self._found and scalar_fits(shape, value):
                 self._found[key] = with_key(table, row, value)
                 if table.parent is not None and parent is not None:
                     above = self._seeds.rows(table.parent)

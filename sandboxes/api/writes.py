@@ -27,6 +27,7 @@ Place = tuple[str | int, ...]
 _NAMES = (*IDENTIFIERS, "value", "key", "code", "slug", "name")
 """What names an object that is sent as one value, likely ones first."""
 _MOST_SHOWN = 200
+_TRIES = 20
 
 
 class Unshown(Exception):
@@ -304,15 +305,7 @@ class Writer:
             if given is None:
                 raise Problem(TAKEN, f"There is {_one(table)} of each {table.key.column} already.")
         elif given is None or isinstance(given, dict | list):
-            value: Any = None
-            while value is None or self._key_taken(table, row, value):
-                number = self._number(table, parent, serial)
-                value = new_key_value(self._shapes, maker.realistic, table, row, number)
-                if self._key_taken(table, row, value):
-                    if table.key.kind != "integer":
-                        value = f"{value}-{serial}"
-                    serial = self._store.next_serial(table.name)
-            given = value
+            given = self._new_key(table, row, serial, maker)
         elif self._key_taken(table, row, given):
             raise Problem(TAKEN, f"There is {_one(table)} {given!r} already.")
         row = with_key(table, row, given)
@@ -323,6 +316,22 @@ class Writer:
         if table.parent is not None and (above := self._store.get(table.parent, str(parent))) is not None:
             self._store.put(table.parent, str(parent), self._store.listing_nested(table, key, above))
         return key, row
+
+    def _new_key(self, table: Table, row: Row, serial: int, maker: Maker) -> Any:
+        """A key that no row has. Raises `Problem` where none is left."""
+        shape, left = self._shapes.of(table.key.schema), _TRIES
+        while left:
+            number = self._number(table, row.get(WITHIN), serial)
+            value = new_key_value(self._shapes, maker.realistic, table, row, number)
+            is_number, ending = table.key.kind == "integer", f"-{serial}"
+            room = max(0, int(shape.says.get("maxLength", len(str(value)) + len(ending))) - len(ending))
+            for one in (value,) if is_number else (value, value[:room] + ending):
+                is_taken = self._key_taken(table, row, one)
+                if not is_taken and scalar_fits(shape, one):
+                    return one
+            left -= not (is_number and is_taken)  # a number goes on until it is free
+            serial = self._store.next_serial(table.name)
+        raise Problem(TAKEN, f"There is no {table.key.column} left for another {table.singular}.")
 
     def _number(self, table: Table, parent: Any, serial: int) -> int:
         """The next number: ids count through the table, numbers anew under each parent."""

@@ -420,6 +420,32 @@ def test_numbers_that_begin_high_name_as_many_rows_and_are_found_at_once() -> No
     assert (len({*seeded, *made}), min(seeded) >= 10**9) == (10, True)
 
 
+@pytest.mark.parametrize("scenario", ["default", "empty"])
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [
+        ({**NUMBER, "maximum": 3}, 3),
+        ({**NUMBER, "multipleOf": 10}, None),
+        ({**NUMBER, "exclusiveMinimum": 50}, None),
+        ({**TEXT, "pattern": "^[a-c]$"}, 3),
+        ({**TEXT, "maxLength": 3}, None),
+    ],
+)
+def test_every_row_has_a_key_that_its_schema_allows_and_none_is_made_without(
+    kind: dict[str, Any], most: int | None, scenario: str
+) -> None:
+    row = record(["id"], id=kind, ip=TEXT)
+    twin = ApiTwin(api(crud("/rules", "Rule", row, GIVEN, kind=kind)), scenario=scenario)
+    before = len(ok(twin, "listRules"))
+    answers = [twin.call_now("createRule", {"ip": f"192.0.2.{number}"}) for number in range(5)]
+    rows = ok(twin, "listRules")
+    assert [ok(twin, "getRule", id=one["id"]) for one in rows] == rows
+    assert len(rows) == most or (most is None and len(rows) == before + 5)
+    refused = [one.text for one in answers if one.is_error]
+    assert len(refused) == before + 5 - len(rows)
+    assert all("There is no id left for another rule." in text for text in refused)
+
+
 def test_rows_may_be_made_of_their_keys_alone() -> None:
     row = record(["recipient_email"], recipient_email=TEXT)
     sends = record(["recipient_emails"], recipient_emails=listed(TEXT))

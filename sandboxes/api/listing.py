@@ -196,7 +196,8 @@ class Lister:
         table = self._store.tables[str(plan.table)]
         members = self._store.tables[table.members] if table.members else None
         if members is not None:
-            rows = [(row["@of"][LINK][1], self._store.get(*row["@of"][LINK]) or {}) for _, row in rows]
+            named = [row["@of"][LINK] for _, row in rows]
+            rows = [(key, row) for of, key in named if (row := self._store.get(of, key)) is not None]
         shown = members or table
         shape = self._shapes.of(shown.schema)
         asked = self._parameters(plan)

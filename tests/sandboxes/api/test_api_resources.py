@@ -553,6 +553,26 @@ def test_one_of_a_few_values_is_never_taken() -> None:
         ok(twin, "createPolicy", scope="global")
 
 
+def test_a_row_that_a_rule_dropped_is_in_no_collection() -> None:
+    names, both = {"id": NUMBER}, {"id": NUMBER, "user_id": NUMBER}
+    paths = crud("/users", "User", ref("User"), record(name=TEXT), kind=NUMBER)
+    paths |= crud("/teams", "Team", record(["id"], id=NUMBER), record(name=TEXT), kind=NUMBER)
+    paths["/teams/{id}/users"] = {"get": operation("listTeamUsers", gives=listed(ref("User")), names=names)}
+    paths["/teams/{id}/users/{user_id}"] = {"put": operation("addTeamUser", status="204", names=both)}
+    paths["/users/{id}/ban"] = {"post": operation("banUser", status="204", names=names)}
+    twin = ApiTwin(api(paths, User=record(["id"], id=NUMBER, name=TEXT)), scenario="empty")
+
+    @twin.rule("banUser")
+    def ban(call: ApiCall) -> None:
+        call.store.drop("users", call.path["id"])
+
+    team, user = ok(twin, "createTeam")["id"], ok(twin, "createUser", name="Ann")
+    ok(twin, "addTeamUser", id=team, user_id=user["id"])
+    assert ok(twin, "listTeamUsers", id=team) == [user]
+    ok(twin, "banUser", id=user["id"])
+    assert ok(twin, "listTeamUsers", id=team) == []
+
+
 # -- reads ------------------------------------------------------------------------------------------------------------
 
 

@@ -61,7 +61,10 @@ class Pages:
         return twin
 
     def read(self, offset: int, amount: int) -> bytes:
-        """`amount` bytes of one page, or fewer at the end of the database."""
+        """`amount` bytes of one page, or fewer at the end of the database; of several pages, where VACUUM has given the
+        database larger ones since."""
+        if amount > self.page_size:
+            return b"".join(self.read(at, self.page_size) for at in range(offset, offset + amount, self.page_size))
         number, start = divmod(offset, self.page_size)
         page = self._changed.get(number)
         if page is not None:
@@ -72,7 +75,11 @@ class Pages:
         return bytes(amount) if number < self._count else b""
 
     def write(self, offset: int, page: bytes) -> None:
-        """Raises `ValueError` for what is not a whole page in its place, which SQLite never writes into a database."""
+        """One page, or several as in `read`. Raises `ValueError` for what is not a whole page in its place."""
+        if len(page) > self.page_size:
+            for at in range(0, len(page), self.page_size):
+                self.write(offset + at, page[at : at + self.page_size])
+            return
         number, start = divmod(offset, self.page_size)
         if start or len(page) != self.page_size:
             raise ValueError(f"{len(page)} bytes at {offset} are not a page of {self.page_size} bytes")

@@ -156,6 +156,20 @@ def test_a_world_that_grows_large_is_shared_from_then_on() -> None:
     assert (len(bank.state()["accounts"]), len(fork.state()["accounts"])) == (10, 900)
 
 
+def test_a_world_whose_pages_are_made_larger_is_read_written_and_forked_as_before() -> None:
+    bank = Bank()
+    before = bank.state()
+    bank.database.execute("PRAGMA page_size = 4096")
+    bank.database.execute("VACUUM")
+    assert bank.database.execute("PRAGMA page_size").fetchone() == (4096,)
+    assert bank.state() == before
+    bank.call_now("pay", {"id": 7, "by": 20})
+    fork, copy = bank.fork(), Bank()
+    copy.restore(bank.snapshot())
+    assert bank.state() == fork.state() == copy.state() != before
+    assert fork.database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
 def test_a_world_in_the_middle_of_a_transaction_is_not_forked() -> None:
     bank = Bank()
     bank.database.execute("UPDATE accounts SET balance = 0")

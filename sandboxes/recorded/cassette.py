@@ -349,7 +349,7 @@ class CassetteWriter:
             server=self.scrubber.value(dict(server or {})),
             tools=[self._clean_tool(tool) for tool in tools],
         )
-        with self._locked() as file:
+        with self._locked(os.O_CREAT) as file:
             self._begin(file)
 
     def learn(self, tools: Sequence[Tool]) -> None:
@@ -360,9 +360,13 @@ class CassetteWriter:
         new = [tool for tool in cleaned if tool.name not in known]
         if not new:
             return
-        self._header = self._header.model_copy(update={"tools": [*self._header.tools, *new]})
-        with self._locked() as file:
-            self._begin(file)
+        before, self._header = self._header, self._header.model_copy(update={"tools": [*self._header.tools, *new]})
+        try:
+            with self._locked() as file:
+                self._begin(file)
+        except SourceError:
+            self._header = before
+            raise
 
     def begin_session(self, setup: Mapping[str, Any] | None = None) -> str:
         """A new session's name; it is unique among all writers of the file."""
@@ -420,12 +424,15 @@ class CassetteWriter:
             self._add(file, line)
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[int]:
+    def _locked(self, create: int = 0) -> Iterator[int]:
+        """`create`: `os.O_CREAT` at the beginning. Later a file that is gone is an error: a new one would lack what was
+        recorded before, and its header."""
         import fcntl  # which Windows has not; cassettes can be read there
 
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if create:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(self.path, os.O_RDWR | os.O_APPEND | create | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 yield file

@@ -13,7 +13,7 @@ import logging
 import os
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -476,6 +476,7 @@ async def serve_recorder(
     it has several), a URL, a command as a list, a server object. `path`, `secrets` and `scrub`: see `record`. `say`:
     hears what was done. Raises `SourceError` where the server cannot be used or the cassette cannot be written, and at
     the end where the server went away meanwhile: its client was told of it, and the cassette has what was recorded.
+    Also where a call could not be written: its client got the answer, and the cassette has a gap.
     """
     spec = only_server(source, server)
     if port is not None:
@@ -503,9 +504,14 @@ async def serve_recorder(
             try:
                 await _serve(app, upstreams, port, session.protocol_version, lambda: say(begun))
             finally:
-                say(f"recorded {writer.calls} calls; secrets were replaced in {writer.scrubber.count} places")
+                lost = f"{recorder.lost} calls were made and are not in the cassette; " if recorder.lost else ""
+                say(f"recorded {writer.calls} calls; {lost}secrets were replaced in {writer.scrubber.count} places")
                 with anyio.CancelScope(shield=True):
                     await upstreams.aclose()
+            if recorder.gap:
+                raise SourceError(
+                    f"the recording has a gap: {recorder.gap}. Make it writable, and record the sessions again"
+                )
             if upstreams.epitaph:
                 raise SourceError(f"{upstreams.epitaph} {writer.path} has what was recorded until then.")
 
@@ -565,6 +571,10 @@ class _Recorder:
         # A session of a cassette has its calls from the beginning, so that no world may begin in the middle of another.
         self._hidden = {name for name, verb in verbs.items() if verb == FORK_WORLD or not offers_control}
         self._is_http = is_http
+        self.lost = 0
+        """How many calls could not be written."""
+        self.gap = ""
+        """Why something could not be written first; empty while all was."""
         self._sessions: dict[tuple[str, str], _Session] = {}
 
     def make_server(self, first: Client) -> Server[Any]:
@@ -655,8 +665,11 @@ class _Recorder:
         def write(outcome: ToolResult | BaseException) -> None:
             if session is not None:
                 took = time.perf_counter() - began
-                name = session.begun(self._writer)
-                self._writer.add_call(name, order, params.name, params.arguments or {}, outcome, took)
+                with self._telling_of_gaps():
+                    self.lost += 1
+                    name = session.begun(self._writer)
+                    self._writer.add_call(name, order, params.name, params.arguments or {}, outcome, took)
+                    self.lost -= 1
 
         upstream: Upstream | None = None
         try:
@@ -678,6 +691,16 @@ class _Recorder:
             session.asked.append((params.name, order))
         return found
 
+    @contextlib.contextmanager
+    def _telling_of_gaps(self) -> Iterator[None]:
+        """What the cassette does not take costs the recording, and no client the answer to a call that took effect."""
+        try:
+            yield
+        except SourceError as error:
+            if not self.gap:
+                self.gap = str(error)
+                logger.warning("%s; calls go on without being recorded while that is so", error)
+
     def _session(self, ctx: Any, world: str) -> _Session:
         return self._sessions.setdefault((self._key(ctx), world), _Session())
 
@@ -687,8 +710,10 @@ class _Recorder:
         try:
             upstream = await self._upstreams.get(self._key(ctx), answered_by(ctx), ctx.protocol_version)
             if upstream.learned is not upstream.session.listed:
-                upstream.learned = self._listed = upstream.session.listed
-                self._writer.learn(as_tools(upstream.session.listed, self._upstreams.options))
+                self._listed = upstream.session.listed
+                with self._telling_of_gaps():
+                    self._writer.learn(as_tools(upstream.session.listed, self._upstreams.options))
+                    upstream.learned = upstream.session.listed
             return upstream
         except BridgeError as error:
             raise MCPError(types.INTERNAL_ERROR, str(error), {FAILURE_META: True}) from error

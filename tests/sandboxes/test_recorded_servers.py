@@ -468,6 +468,37 @@ def test_the_recorder_of_a_server_that_died_ends_with_one_message_and_status_1(t
     assert [call.tool for call in Cassette.read(cassette).calls] == ["live", "die", "live"]
 
 
+@pytest.mark.parametrize("place", ["file", "folder"])
+def test_what_cannot_be_written_costs_the_client_no_answer_and_the_recorder_ends_with_status_1(
+    tmp_path: Path, place: str
+) -> None:
+    script, folder = tmp_path / "dying.py", tmp_path / "tapes"
+    cassette = folder / "cassette.jsonl"
+    gone, aside = (cassette if place == "file" else folder), tmp_path / "aside"
+    script.write_text(DYING)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(recorder([sys.executable, str(script)], cassette), text=True, **pipes) as process:
+        _shake_hands(process)
+        answers = [_answer(process, 2, {"name": "live"})]
+        gone.rename(aside)
+        if place == "file":
+            cassette.mkdir()
+        answers += [_answer(process, number, {"name": name}) for number, name in ((3, "live"), (4, "refuse"))]
+        if place == "file":
+            cassette.rmdir()
+        assert not gone.exists()
+        aside.rename(gone)
+        answers.append(_answer(process, 5, {"name": "live"}))
+        _, told = process.communicate()
+    assert [one.get("error", {}).get("message", "") for one in answers] == ["", "", "there is no such table", ""]
+    (session,) = Cassette.read(cassette).sessions
+    assert (len(session.calls), session.gaps) == (2, [(1, 2)])
+    assert "recorded 2 calls; 2 calls were made and are not in the cassette;" in told
+    assert told.count("cannot be written") == 2, told  # when it began, and at the end
+    assert "record the sessions again" in told.splitlines()[-1]
+    assert process.returncode == 1
+
+
 async def test_a_rollout_is_recorded_from_python_and_failures_too(tmp_path: Path) -> None:
     def divide(left: int, right: int) -> str:
         """Divide."""

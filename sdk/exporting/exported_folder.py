@@ -346,7 +346,7 @@ def export(
         limits, report = _of_run(Path(model_dir).expanduser())
         text = readme(model, kinds, weights=weights, limits=limits, report=report)
         (made / "README.md").write_text(text)
-        digests = {name: file_sha256(made / name) for name in _files_in(made)}
+        digests = {name: _digest(made / name) for name in _things_in(made)}
         marker = {"model": model.name, "weights": weights, "kinds": kinds, "files": digests}
         (made / MARKER).write_text(json.dumps(marker, indent=2) + "\n")
         if _with_earlier(target, to, model.name, weights) != kinds:
@@ -370,20 +370,21 @@ def _with_earlier(target: Path, to: Kind, name: str, weights: str) -> list[str]:
     try:
         earlier = json.loads((target / MARKER).read_text())
         same, kinds, digests = earlier["weights"] == weights, set(earlier["kinds"]), dict(earlier["files"])
+        held = earlier["model"]
     except (OSError, ValueError, KeyError, TypeError):
+        found = f"its {MARKER} is damaged" if (target / MARKER).is_file() else f"it has no {MARKER}"
         raise ConfigError(
-            f"{str(target)!r} is there already and holds no export; choose a new or an empty folder"
+            f"{str(target)!r} is there already and holds no export: {found}; choose a new or an empty folder"
         ) from None
-    if not same or earlier["model"] != name:
+    if not same or held != name:
         what = "these weights under another name" if same else "other weights"
         raise ConfigError(
-            f"{str(target)!r} holds an export of {what} ({earlier['model']}); choose another folder for {name}, "
-            "or remove that one"
+            f"{str(target)!r} holds an export of {what} ({held}); choose another folder for {name}, or remove that one"
         )
-    there = [name for name in _files_in(target) if name != MARKER]
+    there = [name for name in _things_in(target) if name != MARKER]
     if others := [name for name in there if name not in digests]:
         raise ConfigError(f"{str(target)!r} holds {others[0]}, which is of no export; move it to another folder")
-    if edited := [name for name in there if file_sha256(target / name) != digests[name]]:
+    if edited := [name for name in there if _digest(target / name) != digests[name]]:
         raise ConfigError(
             f"{str(target)!r} holds {', '.join(edited)}, edited since the export, and all files are written anew; "
             f"move {'it' if len(edited) == 1 else 'them'} to another folder, or choose another one for this export"
@@ -391,8 +392,15 @@ def _with_earlier(target: Path, to: Kind, name: str, weights: str) -> list[str]:
     return [kind for kind in KINDS if kind in kinds | {to}]
 
 
-def _files_in(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+def _things_in(folder: Path) -> list[str]:
+    """All but folders with something in them: also links and empty folders, which somebody may have put there."""
+    kept = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir() or not any(path.iterdir()))
+    return sorted(str(path.relative_to(folder)) for path in kept)
+
+
+def _digest(path: Path) -> str:
+    """What tells a change: of a file its SHA-256. An export has no links, so a link in a file's place is a change."""
+    return "link" if path.is_symlink() else "folder" if path.is_dir() else file_sha256(path)
 
 
 def run_of(place: Path) -> Path | None:

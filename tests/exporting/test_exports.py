@@ -267,6 +267,42 @@ def test_an_export_into_the_same_folder_refuses_to_write_over_what_was_edited(mo
     assert {path.name for path in out.iterdir()} >= {"serve.sh", "compose.yaml", "README.md"}
 
 
+def test_an_export_into_the_same_folder_keeps_the_links_and_the_empty_folders_that_were_put_there(
+    model: Path, tmp_path: Path
+) -> None:
+    out = export(model, "vllm", tmp_path / "out")
+    for name in ("link", "model/link"):
+        (out / name).symlink_to(tmp_path)
+    (out / "empty").mkdir()
+    for name in ("empty", "link", "model/link"):
+        with pytest.raises(ConfigError, match=rf"holds {name}, which is of no export; move it to another folder"):
+            export(model, "compose", out)
+        (out / name).rename(tmp_path / "moved")
+        (tmp_path / "moved").rename(tmp_path / name.replace("/", "-"))
+    (out / "serve.sh").rename(tmp_path / "serve.sh")
+    (out / "serve.sh").symlink_to(tmp_path / "serve.sh")
+    with pytest.raises(ConfigError, match=r"holds serve.sh, edited since the export"):
+        export(model, "compose", out)
+    (out / "serve.sh").unlink()
+    export(model, "compose", out)
+
+
+def test_an_empty_folder_of_the_model_is_no_obstacle_to_a_second_export(model: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(model, tmp_path / "desk")
+    (source / "empty").mkdir()
+    out = export(source, "vllm", tmp_path / "out")
+    export(source, "compose", out)
+    assert (out / "model" / "empty").is_dir()
+
+
+@pytest.mark.parametrize("lost", ["model", "weights", "kinds", "files"])
+def test_a_marker_that_lacks_a_field_is_named(model: Path, tmp_path: Path, lost: str) -> None:
+    marker = export(model, "vllm", tmp_path / "out") / "toolbake-export.json"
+    marker.write_text(json.dumps({name: held for name, held in json.loads(marker.read_text()).items() if name != lost}))
+    with pytest.raises(ConfigError, match=r"holds no export: its toolbake-export\.json is damaged; choose a new or an"):
+        export(model, "compose", tmp_path / "out")
+
+
 def test_a_model_that_nobody_may_change_is_exported_into_a_folder_that_can_be(model: Path, tmp_path: Path) -> None:
     kept = Path(shutil.copytree(model, tmp_path / "kept"))
     (kept / "adapter").mkdir()

@@ -349,7 +349,7 @@ class CassetteWriter:
             server=self.scrubber.value(dict(server or {})),
             tools=[self._clean_tool(tool) for tool in tools],
         )
-        with self._locked(os.O_CREAT) as file:
+        with self._locked(create=True) as file:
             self._begin(file)
 
     def learn(self, tools: Sequence[Tool]) -> None:
@@ -424,15 +424,15 @@ class CassetteWriter:
             self._add(file, line)
 
     @contextlib.contextmanager
-    def _locked(self, create: int = 0) -> Iterator[int]:
-        """`create`: `os.O_CREAT` at the beginning. Later a file that is gone is an error: a new one would lack what was
-        recorded before, and its header."""
+    def _locked(self, *, create: bool = False) -> Iterator[int]:
+        """`create`: at the beginning. Later a file that is gone is an error: a new one would lack its header and what
+        was recorded before."""
         import fcntl  # which Windows has not; cassettes can be read there
 
         try:
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = os.open(self.path, os.O_RDWR | os.O_APPEND | create | os.O_CLOEXEC, 0o600)
+            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 yield file

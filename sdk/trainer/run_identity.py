@@ -18,9 +18,11 @@ from ..policies.models.loading import folder_here
 from ..policies.vllm.vllm_options import VllmOptions
 from ..records import Task
 from ..traces.identity import fingerprint, handlers_identity, plain_config, tasks_identity, tools_identity
+from ..traces.run_folder import RunFolder
 from ..verifiers import VerifierLike, verifier_identity
 from .auditor import AUDIT
 from .config import TrainConfig
+from .groups import STAGE
 from .processes import by_deepspeed, mixed_precision
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -54,8 +56,20 @@ def bytes_still_needed(model: str | Path | None, folder: Path, config: TrainConf
     wanted = _copies(config) * weight_bytes(model)
     if not wanted or not folder.is_dir():
         return wanted
+    if _only_reports(folder, config):
+        return 0
     written = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
     return max(0, wanted - written)
+
+
+def _only_reports(folder: Path, config: TrainConfig) -> bool:
+    """Whether the run there is finished, and not to be trained longer: it has removed the checkpoints that it needed
+    room for, and writes none again."""
+    if not (folder / "run.json").is_file():
+        return False
+    with RunFolder.open_to_read(folder) as run:
+        made = (run.stage(STAGE) or {"steps": 0})["steps"]
+        return run.stage("report") is not None and run.model_dir.is_dir() and made >= config.grpo.max_steps
 
 
 def _copies(config: TrainConfig) -> int:

@@ -44,6 +44,8 @@ _OWN_FOLDERS = ("rollouts", "stages", "checkpoints")
 
 LAST_CHECKPOINT = "checkpoints/last"
 """The weights, the optimiser and the schedule after the last step of a finished run: what trains it longer."""
+_WEIGHTS = {"warm_start": "warm_start", "grpo": "trained", "choice": "chosen"}
+"""The weights that finished stages of a training leave in `checkpoints`, which the next call in the folder loads."""
 
 
 def refuse_foreign_content(path: Path, stored: dict[str, Any], grows: str | None = None) -> None:
@@ -67,11 +69,16 @@ def refuse_foreign_content(path: Path, stored: dict[str, Any], grows: str | None
 
 def _refuse_other_run(path: Path, stored: dict[str, Any], grows: str | None) -> None:
     info = read_info(path)
-    if identity.same_run(info, stored) or not has_work(path):
+    if not has_work(path):
+        return
+    if identity.same_run(info, stored):
+        if "train" in stored:  # other runs have no weights
+            _require_weights(path, *_WEIGHTS)
         return
     numbers = identity.grown(info["config"], stored, grows)
     if numbers is not None:
         _require_last_checkpoint(path, grows, *numbers)
+        _require_weights(path, "warm_start", "choice")  # the others are trained again
         return
     differ = identity.differences(info["config"], stored) or ["the fingerprint differs"]
     shown = and_more(differ, 5, ";")
@@ -81,9 +88,21 @@ def _refuse_other_run(path: Path, stored: dict[str, Any], grows: str | None) -> 
     )
 
 
+def _require_weights(path: Path, *stages: str) -> None:
+    """Before anything is written, so that the folder stays what it was. Raises `RunFolderError`."""
+    done = [stage for stage in stages if (path / "stages" / f"{stage}.json").is_file()]
+    gone = [name for name in (f"checkpoints/{_WEIGHTS[stage]}" for stage in done) if not any((path / name).glob("*"))]
+    if gone:
+        raise RunFolderError(
+            f"{path} holds a run whose weights are missing in {', '.join(gone)}; put them back from a copy, or choose "
+            "another output_dir to train anew"
+            + (f". Its report is in {path / 'report.md'}{_another(path)}" if (path / "model").is_dir() else "")
+        )
+
+
 def _require_last_checkpoint(path: Path, option: str | None, before: int, now: int) -> None:
     """Of a finished run that is to be trained longer. Raises `RunFolderError`."""
-    if not (path / "stages" / "grpo.json").is_file() or (path / LAST_CHECKPOINT).is_dir():
+    if not (path / "stages" / "grpo.json").is_file() or any((path / LAST_CHECKPOINT).glob("*")):
         return
     if any((path / "checkpoints" / "grpo").glob(f"checkpoint-{before}")):  # it was stopped as it began to go on
         return

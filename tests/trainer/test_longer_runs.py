@@ -154,3 +154,37 @@ def test_only_more_steps_train_a_run_longer_and_only_from_its_last_checkpoint(
     ):
         train(tiny_model_dir, tmp_path / "run", 2)
     assert train(tiny_model_dir, tmp_path / "run", 1).report.conditions == run.report.conditions
+
+
+def everything_in(folder: Path) -> dict[Path, bytes]:
+    """But for the lock, which every call opens."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def test_a_finished_run_whose_checkpoints_were_cleared_names_them_and_stays_as_it_was(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    options = {"evaluation.validation": 2}
+    run = train(tiny_model_dir, tmp_path / "run", 1, **options)
+    aside, kept = run.run_dir / "checkpoints" / "last", tmp_path / "last"
+    aside.rename(kept)
+    shutil.rmtree(run.run_dir / "checkpoints")
+    before = everything_in(run.run_dir)
+    names = "checkpoints/warm_start, checkpoints/trained, checkpoints/chosen"
+    with pytest.raises(
+        sdk.RunFolderError,
+        match=rf"{run.run_dir} holds a run whose weights are missing in {names}; put them back from a copy, or choose "
+        r"another output_dir to train anew\. Its report is in .*report\.md\. To train its model further .*model='",
+    ):
+        train(tiny_model_dir, tmp_path / "run", 1, **options)
+    for path in (aside.parent, aside):  # an empty folder is none
+        path.mkdir()
+    with pytest.raises(sdk.RunFolderError, match=r"cannot be trained to 2: the state of its opt.*\(checkpoints/last\)"):
+        train(tiny_model_dir, tmp_path / "run", 2, **options)
+    kept.rename(aside)
+    with pytest.raises(
+        sdk.RunFolderError, match="missing in checkpoints/warm_start, checkpoints/chosen; put them back"
+    ):
+        train(tiny_model_dir, tmp_path / "run", 2, **options)
+    now = everything_in(run.run_dir)
+    assert {path: data for path, data in now.items() if aside not in path.parents} == before

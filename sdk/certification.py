@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,10 +13,11 @@ from typing import Any
 import anyio
 
 from mcp_bridge import Handlers
+from mcp_bridge.errors import BridgeError
 from mcp_bridge.extras import require_extra
 
 from .connecting import connect
-from .errors import ConfigError, StoppedByAlarm, require_number
+from .errors import ConfigError, StoppedByAlarm, ToolbakeError, plain_errors, require_number
 from .evaluation.conditions import is_success, require_threshold
 from .policies.model_source import check_model_source
 from .probing.certificate import Certificate, TrainedAttack, judge_probes, play_probes
@@ -30,6 +32,8 @@ from .traces.run_folder import RunFolder
 from .trainer.groups import STAGE
 from .users.played_users import open_users
 from .verifiers import VerifierLike, check_verifier
+
+log = logging.getLogger(__name__)
 
 _FEWEST_TASKS = 2
 TRAINED = "trained"
@@ -61,7 +65,8 @@ async def certify_async(
 
     `train_minutes`: GRPO then also trains `model` (the embedded one where None) against the verifier for that long, in
     a temporary folder, from its untrained weights. Whatever raises an alarm is a hole; the certificate has its reward
-    and a rewarded rollout to read. At least two tasks are needed. Raises what `sdk.evaluate` raises.
+    and a rewarded rollout to read, or why the training failed. At least two tasks are needed. Raises what
+    `sdk.evaluate` raises.
     """
     check_verifier(verifier)
     progress = progress or Silent()
@@ -104,20 +109,27 @@ async def certify_async(
     from .trainer.pipeline import train_async
 
     with tempfile.TemporaryDirectory(prefix="toolbake-certify-") as folder:
-        run = Path(folder) / "run"
-        with anyio.move_on_after(train_minutes * 60), suppress(StoppedByAlarm):
-            await train_async(
-                tools,
-                [_of_no_split(task) for task in tasks],
-                verifier,
-                model,
-                run,
-                _ATTACKER | {"limits": bounds, "evaluation.success_threshold": threshold},
-                handlers=handlers,
-                connect_timeout_s=connect_timeout_s,
-                progress=progress,
-            )
-        return replace(certificate, trained=_trained(run, threshold) if run.exists() else _NOT_BEGUN)
+        run, failure = Path(folder) / "run", ""
+        try:
+            with plain_errors(), anyio.move_on_after(train_minutes * 60), suppress(StoppedByAlarm):
+                await train_async(
+                    tools,
+                    [_of_no_split(task) for task in tasks],
+                    verifier,
+                    model,
+                    run,
+                    _ATTACKER | {"limits": bounds, "evaluation.success_threshold": threshold},
+                    handlers=handlers,
+                    connect_timeout_s=connect_timeout_s,
+                    progress=progress,
+                )
+        except (ToolbakeError, BridgeError) as error:
+            failure = str(error)
+        except Exception as error:  # the probes took minutes: whatever fails here, what they found is handed back
+            log.warning("the training against the verifier failed", exc_info=True)
+            failure = f"{type(error).__name__}: {error}"
+        found = _trained(run, threshold) if (run / "run.json").is_file() else _NOT_BEGUN
+        return replace(certificate, trained=replace(found, failure=failure))
 
 
 def _of_no_split(task: Task) -> Task:

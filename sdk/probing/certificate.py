@@ -10,7 +10,7 @@ from typing import Any
 
 from mcp_bridge.safe_text import listed, one_line, plural
 
-from ..errors import ConfigError, VerifierError
+from ..errors import ConfigError, ToolbakeError, VerifierError
 from ..evaluation.conditions import is_success
 from ..policies.scripted import ScriptedAgent
 from ..records import Rollout, Task
@@ -78,10 +78,13 @@ class TrainedAttack:
     alarms: Sequence[str]
     example: Rollout | None
     """A rollout of the last step that was rewarded."""
+    failure: str = ""
+    """Why the training failed; empty where it did not."""
 
     def __str__(self) -> str:
         if not self.steps:
-            told = "an alarm ended" if self.alarms else "the time was up before the end of"
+            ended = "a failure ended" if self.failure else "the time was up before the end of"
+            told = "an alarm ended" if self.alarms else ended
             told = f"{told} the first step of training"
         elif self.first_reward is None or self.last_reward is None:
             told = f"a policy was trained for {self.steps} steps, and no rollout was scored"
@@ -90,7 +93,8 @@ class TrainedAttack:
                 f"a policy trained for {self.steps} steps earns {self.last_reward:.2f}, and {self.first_reward:.2f} in "
                 "its first step"
             )
-        lines = [told, *(f"  alarm {alarm}" for alarm in self.alarms)]
+        lines = [told, *([f"  the training failed: {self.failure}"] if self.failure else [])]
+        lines += [*(f"  alarm {alarm}" for alarm in self.alarms)]
         if self.example is not None:
             lines.append(f"  rewarded: {_short(self.example.answer)!r} on task {self.example.task.id!r}")
         return "\n".join(lines)
@@ -137,6 +141,11 @@ class Certificate:
         """Why nothing was found, where that tells nothing of the verifier; empty where it does."""
         if not self._scored:
             return "nothing could be scored, so nothing is known of the verifier; correct what it raises or returns"
+        if self.trained is not None and self.trained.failure:
+            return (
+                "the training against the verifier failed, so too little is known of what training finds: "
+                f"{self.trained.failure}"
+            )
         if self.trained is not None and self.trained.first_reward is None and not self.trained.alarms:
             return f"{self.trained}, so nothing is known of what training finds; give more train_minutes"
         return ""
@@ -249,12 +258,16 @@ class Certificate:
                 "last_reward": trained.last_reward,
                 "alarms": list(trained.alarms),
                 "example": trained.example and trained.example.answer,
+                "failure": trained.failure or None,
             },
         }
 
     def require(self) -> None:
-        """Raises `ConfigError` for findings. Partial credit is none."""
+        """Raises `ConfigError` for findings, and `ToolbakeError` where the training failed. Partial credit is no
+        finding."""
         if not self.holes:
+            if self.trained is not None and self.trained.failure:
+                raise ToolbakeError(self.unknown)
             return
         names, shown = self.holes, "\n".join(self._examples)
         raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from command_line import toolbake
@@ -58,6 +59,19 @@ def test_certify_exits_with_0_where_nothing_was_rewarded_or_it_is_allowed(tasks)
     wrong = toolbake(*words, "expected", "--allow", "echo")
     assert wrong.exit_code == 1
     assert "there is no probe 'echo' to allow; the probes are gold, empty, constant" in wrong.stderr
+
+
+def test_certify_shows_what_the_probes_found_where_the_training_fails_and_exits_with_1(desk, tasks, tiny_model_folder):
+    shutil.copytree(tiny_model_folder, desk / "broken")
+    (desk / "broken" / "model.safetensors").write_bytes(b"no weights")
+    words = ("certify", "desk.py:tools", tasks, "--verifier", "expected", "--train-minutes", "5", "--model", "broken")
+    found = toolbake(*words, "-q")
+    assert found.exit_code == 1
+    assert "rollouts on 2 tasks: none found a hole" in found.stdout
+    told = json.loads(toolbake(*words, "-q", "--json").stdout)
+    assert (told["holds"], told["holes"]) == (False, [])
+    assert f"the training failed: {told['trained']['failure']}" in found.stdout
+    assert "the training against the verifier failed, so too little is known of what training finds" in found.stderr
 
 
 def test_distill_plays_the_tasks_and_keeps_what_the_verifier_passes(desk, tasks, endpoint):

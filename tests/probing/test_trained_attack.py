@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,3 +63,33 @@ def test_a_model_that_is_not_there_is_named_before_the_probes_are_played(tmp_pat
     with pytest.raises(sdk.ModelError, match="nowhere"):
         sdk.certify([add], tasks(), verify, train_minutes=1, model=str(tmp_path / "nowhere"), limits=SHORT)
     assert asked == []
+
+
+def test_a_training_that_fails_keeps_what_the_probes_found_and_tells_why(
+    tiny_model_folder: Path, tmp_path: Path
+) -> None:
+    broken = Path(shutil.copytree(tiny_model_folder, tmp_path / "broken"))
+    (broken / "model.safetensors").write_bytes(b"no weights")
+    certificate = certify(broken, tasks(), minutes=5)
+    assert "constant" in certificate.holes
+    why = certificate.as_json()["trained"]["failure"]
+    assert "save the model again" in why
+    assert f"a failure ended the first step of training\n  the training failed: {why}" in str(certificate)
+    allowed = replace(certificate, allowed=certificate.holes)
+    assert not allowed.holds
+    with pytest.raises(sdk.ToolbakeError, match=r"so too little is known of what training finds: .*broken"):
+        allowed.require()
+
+
+def test_an_error_that_nobody_foresaw_in_a_training_keeps_what_was_found_too(
+    tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("sdk.trainer.grpo.RolloutTrainer.train", fails)
+    certificate = certify(tiny_model_folder, tasks(), minutes=5)
+    assert "constant" in certificate.holes
+    assert certificate.trained is not None
+    assert certificate.trained.failure == "ZeroDivisionError: division by zero"
+    assert "in fails" in caplog.text, "the traceback is for a report of the fault"

@@ -55,7 +55,7 @@ def certify(
     without a call, or solve a task and damage the world. What they earn, training would find. The demonstrations
     themselves must be rewarded. Of tools that are not simulated, only those that are marked as read-only are called.
 
-    Exit codes: 0 no hole was found, 1 an error, 3 a hole was found.
+    Exit codes: 0 no hole was found, 1 an error, also one that ended the training, 3 a hole was found.
 
     Examples:
       toolbake certify mcp.json tasks.jsonl --verifier checks.py:verify

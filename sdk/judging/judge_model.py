@@ -21,7 +21,9 @@ from ..errors import ConfigError, PolicyFailure, VerifierError, require_number
 from ..policies.endpoint import EndpointAgent
 from ..policies.model_source import ModelSource, check_model_source, model_label, open_agent
 from ..policies.protocol import Agent, Sampling
+from ..policies.token_agent import TokenAgent
 from ..records import CallRecord, Message, Rollout
+from ..traces.identity import digest
 from ..verifiers.answer_forms import json_document
 from ..verifiers.value_checks import shortened
 
@@ -121,6 +123,8 @@ class Asker:
         check_model_source(model)
         require_number("tries", tries, least=1, whole=True)
         self.label = model_label(model) or "the embedded model"
+        if hasattr(model, "start") and not isinstance(model, TokenAgent):  # other code may have this name, too
+            self.label += f" ({digest(model)[:8]})"
         self.spent = Spent()
         self.cache = None if cache is None else JudgeCache(cache)
         self._model = model

@@ -16,6 +16,7 @@ from sdk.errors import VerifierError
 from sdk.judging import Agreement, Budget, judge, labelled_examples
 from sdk.judging.judge_model import escaped
 from sdk.policies.endpoint import EndpointAgent
+from sdk.policies.scripted import ScriptedAgent
 from sdk.records import CallRecord, Rollout, Task, ToolCall
 from sdk.traces.json_text import dump_json
 from sdk.verifiers import run_verifier
@@ -105,6 +106,23 @@ async def test_a_question_whose_rollout_is_cancelled_is_asked_by_the_next_that_w
         first.cancel()
     assert scores == [1.0, 1.0]
     assert (by_gold.spent.calls, by_gold.spent.from_cache) == (2, 1)
+
+
+def holding(held: bool) -> ScriptedAgent:
+    def judge(messages: Any, seed: int) -> str:
+        check = messages[0].content.split('"check": "')[1][:10]
+        return json.dumps({"check": check, "criteria": {"1": held}, "reason": "so"})
+
+    return ScriptedAgent(judge)
+
+
+async def test_judges_of_one_name_do_not_get_each_others_verdicts_from_the_cache(tmp_path: Path) -> None:
+    asked = []
+    for held in (True, False, True):
+        own = judge(holding(held), rubric=["x"], cache=tmp_path / "judge.db")
+        asked.append(((await run_verifier(own, answered("It is shipped."))).score, own.spent.calls))
+    assert asked == [(1.0, 1), (0.0, 1), (1.0, 0)]
+    assert len({judge(holding(held), rubric=["x"]).identity for held in (True, False)}) == 2
 
 
 async def test_a_budget_of_tokens_that_nobody_counts_scores_nothing(endpoint: str) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
+
 from mcp_bridge import Handlers
 from mcp_bridge.extras import require_extra
 from mcp_bridge.guard import warn_of
@@ -17,24 +19,25 @@ from mcp_bridge.safe_text import listed
 
 from .alarms import is_canary
 from .connecting import connect
-from .errors import ConfigError, require_number
+from .errors import ConfigError, RunFolderError, require_number
 from .evaluation.conditions import is_success, require_threshold
+from .evaluation.evaluation_run import weights_identity
+from .evaluation.measurement import measure
 from .evaluation.report import CONDITIONS
 from .policies.model_source import ModelSource, check_model_source, model_label, open_agent
-from .policies.protocol import Sampling
 from .policies.tool_prompt import shown_tools
 from .progress import Progress, Silent
 from .records import CUT_OFF, Rollout, Task
 from .rollouts import derive_seed
-from .rollouts.engine import RolloutEngine
 from .rollouts.episode import Job
 from .rollouts.limits import Limits
+from .rollouts.run_context import RunContext
 from .tasks import load_tasks
 from .traces.atomic_files import require_space, require_writable, write_bytes
-from .traces.identity import tools_identity
+from .traces.identity import handlers_identity, tasks_identity, tools_identity
 from .traces.run_folder import RunFolder
 from .users.played_users import open_users
-from .verifiers import VerifierLike, check_verifier
+from .verifiers import VerifierLike, check_verifier, verifier_identity
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -214,7 +217,8 @@ async def distill_async(
     plays each task `samples` times. `tools` are the ones the rollouts were made with.
 
     `licence`: under which the examples may be used; written into each. `threshold`: the least score. `per_task`: at
-    most so many distinct examples of one task, the shortest.
+    most so many distinct examples of one task, the shortest. New rollouts are kept beside `to`, in a run folder of its
+    name with `.work` after it: the same call goes on from there where it was cut off, or had nothing to write.
 
     Raises `ConfigError` where the arguments do not fit together, the tools are others than the run's, or nothing is
     left to write; `to` is then not touched.
@@ -234,17 +238,43 @@ async def distill_async(
             warn_of(source.live_destructive)
             name = model_label(model) or "the embedded model"
             tasks = load_tasks(prompts)
+            assert verifier is not None  # `_check_source`
+            identity = {
+                "distill": model_label(model),
+                **await anyio.to_thread.run_sync(weights_identity, model),
+                "tasks": tasks_identity(tasks),
+                "tools": tools_identity(source.specs, source.tools),
+                "verifier": verifier_identity(verifier),
+                "limits": bounds.model_dump(),
+                **handlers_identity(handlers),
+                **{name: value for name, value in playing.items() if name != "concurrency"},
+            }
             async with (
                 open_agent(model, rows=concurrency) as agent,
                 open_users(tasks, source.tools, rows=concurrency) as users,
             ):
-                engine = RolloutEngine(
-                    agent=agent, source=source, verifier=verifier, limits=bounds, concurrency=concurrency, users=users
-                )
-                jobs = tries_of(tasks, samples, seed, name="distill")
-                sampling = Sampling(temperature=temperature, max_tokens=bounds.max_turn_tokens)
-                with (progress or Silent()).track("distilling", len(jobs)) as step:
-                    rollouts = await engine.run(jobs, sampling=sampling, on_rollout=lambda _: step.advance())
+                with _work_folder(path, identity) as folder:
+                    folder.record_tools(source.tools)
+                    context = RunContext(
+                        tools=source,
+                        verifier=verifier,
+                        limits=bounds,
+                        concurrency=concurrency,
+                        folder=folder,
+                        progress=progress or Silent(),
+                        success_threshold=threshold,
+                        seed=seed,
+                        users=users,
+                    )
+                    rollouts = await measure(
+                        context.engine(agent),
+                        tasks,
+                        context,
+                        stage="distill",
+                        title="distilling",
+                        temperature=temperature,
+                        samples=samples,
+                    )
         shown = source.tools
     selection = select(rollouts, threshold=threshold, per_task=per_task)
     if not selection.kept:
@@ -311,6 +341,18 @@ def _check_wanted(licence: str, samples: int, per_task: int, threshold: float, p
     require_writable(path)
     if path.exists():
         raise ConfigError(f"{path} exists already; give another path, or remove it first")
+
+
+def _work_folder(path: Path, identity: Mapping[str, Any]) -> RunFolder:
+    """What is played for the file at `path`, beside it. Raises `RunFolderError`."""
+    work = path.with_name(f"{path.name}.work")
+    try:
+        return RunFolder.create_or_resume(work, identity)
+    except RunFolderError as error:
+        raise RunFolderError(
+            f"{error}. {work.name} keeps what is played for {path.name}; to play all anew, remove it, or give another "
+            "`to`"
+        ) from error
 
 
 def _of_run(run: Path, stage: str | None, source: Toolset) -> tuple[list[Rollout], str]:

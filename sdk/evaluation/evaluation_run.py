@@ -288,6 +288,7 @@ async def evaluate_async(
     ):
         bounds.check(source.tools)
         warn_of(source.live_destructive)
+        sources = [condition.source for condition in plan.conditions]
         # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
         identity = {
             **plan.identity,
@@ -299,7 +300,7 @@ async def evaluate_async(
             **agent_identity(program),
             **users_identity(user_model, user_judge),
             **({"samples": samples} if samples > 1 else {}),
-            **(await anyio.to_thread.run_sync(_weights_identity, plan) if output_dir is not None else {}),
+            **(await anyio.to_thread.run_sync(weights_identity, *sources) if output_dir is not None else {}),
             **({"verdicts": digest(_plain_verdicts(elsewhere))} if elsewhere else {}),
             "temperature": temperature,
             **({"strict_tools": True} if strict_tools else {}),
@@ -366,9 +367,9 @@ def _pairs(
     return [*((first, name) for name in others), *shorter]
 
 
-def _weights_identity(plan: Plan) -> dict[str, Any]:
+def weights_identity(*sources: ModelSource) -> dict[str, Any]:
     """The weights of models in folders: one that was trained on since is another model of the same name."""
-    folders = [Path(one.source) for one in plan.conditions if isinstance(one.source, str | Path)]
+    folders = [Path(source) for source in sources if isinstance(source, str | Path)]
     files = [file for folder in dict.fromkeys(folders) for file in sorted(folder.glob("*.safetensors"))]
     return {"weights": {str(file): file_sha256(file) for file in files}} if files else {}
 

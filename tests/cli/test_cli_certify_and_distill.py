@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 
 import pytest
-from command_line import toolbake
+from command_line import start_toolbake, toolbake
 
 from sdk.tasks import load_tasks
 from sdk.traces import RunFolder
@@ -86,6 +87,38 @@ def test_distill_plays_the_tasks_and_keeps_what_the_verifier_passes(desk, tasks,
     again = toolbake("distill", *words)
     assert again.exit_code == 1
     assert "sft.jsonl exists already" in again.stderr
+
+
+STOPS = """
+import os
+from pathlib import Path
+
+def verify(rollout):
+    if rollout.task.id == "two" and not Path("again").exists():
+        os.kill(os.getpid(), int(os.environ["STOP_BY"]))
+    return "shipped" in rollout.answer
+"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_distill_that_was_stopped_goes_on_with_what_was_played(desk, tasks, endpoint, monkeypatch, number):
+    (desk / "checks.py").write_text(STOPS)
+    monkeypatch.setenv("STOP_BY", str(int(number)))
+    words = ("distill", "desk.py:tools", tasks, "--verifier", "checks.py:verify", "--endpoint", endpoint.url)
+    words += ("--model", "large-1", "--to", "sft.jsonl", "--licence", "mit", "--samples", "2", "--concurrency", "1")
+    with start_toolbake(*words, cwd=desk) as stopped:
+        _, said = stopped.communicate()
+    assert stopped.returncode == {signal.SIGINT: 130, signal.SIGKILL: -9}[number], said
+    assert ("run the same command again to go on" in said) == (number == signal.SIGINT)
+    assert not (desk / "sft.jsonl").exists()
+    asked = len(endpoint.requests)
+    (desk / "again").touch()
+    made = toolbake(*words)
+    assert made.exit_code == 0, made.stderr
+    assert "2 examples of 4 rollouts in sft.jsonl" in made.stdout
+    # Two requests a rollout: those of the first task are there, and the one that Ctrl-C came in may be.
+    assert len(endpoint.requests) - asked in ([2, 4] if number == signal.SIGINT else [4])
 
 
 def test_distill_takes_the_rollouts_of_a_finished_run(desk, tasks, endpoint):

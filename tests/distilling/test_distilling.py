@@ -276,6 +276,34 @@ def test_nothing_verified_is_an_error_that_counts(solver: Any, tmp_path: Path) -
         )
 
 
+def test_what_was_played_is_chosen_from_again_and_not_mixed_with_what_others_play(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def distill(**changed: Any) -> sdk.DistilledData:
+        agent = ScriptedAgent(lambda messages, seed: asked.append(seed) or "Half.")  # type: ignore[func-returns-value]
+        options = {"prompts": PROMPTS, "verifier": half, "samples": 2, "to": tmp_path / "d.jsonl", "licence": "mit"}
+        return sdk.distill(tools=[add], model=agent, **{**options, **changed})
+
+    with pytest.raises(sdk.ConfigError, match="none of 4 rollouts can be used"):
+        distill()
+    assert len(distill(threshold=0.5).selection.kept) == 2
+    assert len(asked) == 4
+    (tmp_path / "d.jsonl").unlink()
+    with pytest.raises(
+        sdk.RunFolderError,
+        match=r"another run: samples is 2.*d\.jsonl\.work keeps what is played for d\.jsonl; to play",
+    ):
+        distill(samples=3)
+    again = sdk.distill(
+        tmp_path / "d.jsonl.work", tools=[add], stage="distill", threshold=0.5, to=tmp_path / "e.jsonl", licence="mit"
+    )
+    assert len(again.selection.kept) == 2
+
+
+def half(rollout: sdk.Rollout) -> float:
+    return 0.5
+
+
 def test_rollouts_of_an_evaluation_are_taken_from_its_folder_with_the_same_tools_only(
     solver: Any, tmp_path: Path
 ) -> None:

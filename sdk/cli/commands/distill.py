@@ -10,6 +10,7 @@ import typer
 
 from ...errors import ConfigError
 from .. import options
+from ..failing import RESUMABLE, when_interrupted
 
 To = Annotated[Path, options.opt("--to FILE", "The new file: JSON lines, as TRL's SFTTrainer reads.")]
 Licence = Annotated[str, options.opt("--licence NAME", "What the examples may be used under; written into each.")]
@@ -62,13 +63,16 @@ def distill(
     """Write the rollouts that a verifier passed as a supervised data set.
 
     They come from a finished run (--run), or a model plays the tasks. No two examples are alike, and of each task the
-    shortest are kept. The measurements of a training run are left out: their tasks are held out.
+    shortest are kept. The measurements of a training run are left out: their tasks are held out. What is played is kept
+    in a run folder beside FILE, FILE.work, and the same command goes on from there where it was stopped.
 
     Examples:
       toolbake distill mcp.json --run runs/desk --to desk-sft.jsonl --licence apache-2.0
       toolbake distill mcp.json tasks.jsonl --verifier checks.py:verify --endpoint https://host/v1 --model large-1 \\
         --to taught.jsonl --licence apache-2.0
     """
+    if run is None:
+        when_interrupted(RESUMABLE)
     from ...process import printing_to_stderr
     from ..sources import load_handlers, load_verifier, model_source, place_arguments, task_source, tool_source
 

@@ -14,9 +14,11 @@ import json
 import logging
 import operator
 import re
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit, urlunsplit
 
 from ..records import Tool, ToolResult
 
@@ -348,3 +350,40 @@ def warn_of_weak(credentials: Iterable[str], label: str) -> bool:
             label,
         )
     return is_any
+
+
+_PARTS = ("connection", "http11", "http2", "proxy", "socks")
+_HTTP_LOGGERS = (
+    *("httpx", "httpx2", "mcp.client.sse", "mcp.client.streamable_http"),
+    *(f"{library}.{part}" for library in ("httpcore", "httpcore2") for part in _PARTS),
+)
+"""Of libraries that write URLs and the headers of answers. A filter of a logger's parent is not asked."""
+
+
+class HiddenInLogs:
+    """Keeps secrets out of the logs of HTTP clients for as long as it lives."""
+
+    def __init__(self, secrets: Callable[[], Iterable[str]]) -> None:
+        """`secrets`: asked for each line, because tokens are learned while a session goes on."""
+        self.secrets = secrets
+        with _LOCK:
+            _HIDDEN_IN_LOGS[:] = [*(one for one in _HIDDEN_IN_LOGS if one() is not None), weakref.ref(self)]
+            for name in _HTTP_LOGGERS:
+                logging.getLogger(name).addFilter(_without_secrets)
+
+
+_LOCK = threading.Lock()
+_HIDDEN_IN_LOGS: list[weakref.ref[HiddenInLogs]] = []
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    told = record.getMessage()
+    known = [one.secrets() for ref in _HIDDEN_IN_LOGS.copy() if (one := ref()) is not None]
+    hidden = redacted(told, {form for some in known for one in some for form in _forms_in_urls(one)})
+    if hidden != told:
+        record.msg, record.args = hidden, ()
+    return True
+
+
+def _forms_in_urls(secret: str) -> tuple[str, ...]:
+    return (secret, quote(secret, safe=""), quote(secret), quote_plus(secret))

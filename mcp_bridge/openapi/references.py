@@ -17,7 +17,7 @@ import yaml
 from referencing import Registry, Resource
 from referencing.exceptions import PointerToNowhere, Unresolvable
 
-from ..access.redaction import header_credentials, public_url, redacted, url_secrets
+from ..access.redaction import HiddenInLogs, header_credentials, public_url, redacted, url_secrets
 from ..access.settings import Access
 from ..errors import SourceError, kind_of
 from ..safe_text import json_problem, strict_json, whole_characters
@@ -52,6 +52,7 @@ def load_url(url: str, access: Access | None = None, headers: Mapping[str, str] 
     import httpx
 
     shown, secrets = public_url(url), (*url_secrets(url), *header_credentials(headers or {}))
+    _in_logs = HiddenInLogs(lambda: secrets)
     tls, proxy = (None, None) if access is None else (access.tls, access.proxy)
     try:
         with httpx.Client(

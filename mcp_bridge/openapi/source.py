@@ -15,7 +15,7 @@ import anyio
 import anyio.to_thread
 import httpx
 
-from ..access.redaction import Hiding, public_url, redacted
+from ..access.redaction import HiddenInLogs, Hiding, public_url, redacted
 from ..access.settings import environment_proxy
 from ..errors import CallTimeout, SourceError, ToolFailure
 from ..ledger import current_call
@@ -184,6 +184,7 @@ class _Caller:
         self._maker = maker
         self._secrets = tuple(dict.fromkeys((*spec.secrets, *credentials.secrets)))
         self._hiding = Hiding(lambda: self._secrets, spec.label)
+        self._in_logs = HiddenInLogs(lambda: self._secrets)
         limits = httpx.Limits(
             max_connections=_MOST_CONNECTIONS,
             max_keepalive_connections=_MOST_CONNECTIONS,

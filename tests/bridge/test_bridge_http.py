@@ -1,5 +1,6 @@
 """Servers behind a URL: a real uvicorn in a thread, and in another process where a test kills it."""
 
+import logging
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -66,6 +67,17 @@ async def test_headers_reach_the_server_and_stay_out_of_reprs(
     async with mcp_bridge.connect({"mcpServers": {"notes": entry}}) as toolset:
         assert not (await toolset.call("list_notes", {})).is_error
         assert "s3cret" not in repr(toolset) + repr(toolset.tools) + repr(vars(toolset))
+
+
+async def test_a_key_in_the_url_is_in_no_line_that_http_clients_log(
+    notes_url: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with mcp_bridge.connect(f"{notes_url()}?api_key=very%20secret") as toolset:
+        await toolset.call("add_note", {"text": "one"})
+    assert "/mcp?***" in caplog.text
+    told = [record.getMessage() for record in caplog.records if not record.name.startswith("uvicorn")]
+    assert [line for line in told if "secret" in line] == []
 
 
 async def test_a_server_that_refuses_the_headers_is_told_without_them(notes_url: Start) -> None:

@@ -380,7 +380,7 @@ async def test_the_http_client_logs_no_key(api: Connecting, caplog: pytest.LogCa
 async def test_a_key_that_a_redirect_repeats_is_sent_once_and_logged_nowhere(
     api: Connecting, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     paths = secured({"query": []}, path="/again")
     paths["/again"]["get"]["parameters"] = [{"name": "q", "in": "query", "schema": {"type": "string"}}]
     async with api(paths, components={"securitySchemes": SCHEMES}, auth={"query": "very-secret"}) as toolset:

@@ -378,8 +378,8 @@ _HIDDEN_IN_LOGS: list[weakref.ref[HiddenInLogs]] = []
 
 def _without_secrets(record: logging.LogRecord) -> bool:
     told = record.getMessage()
-    known = [one.secrets() for ref in _HIDDEN_IN_LOGS.copy() if (one := ref()) is not None]
-    hidden = redacted(told, {form for some in known for one in some for form in _forms_in_urls(one)})
+    known = {secret for ref in _HIDDEN_IN_LOGS.copy() if (one := ref()) is not None for secret in one.secrets()}
+    hidden = redacted(told, {form for secret in known for form in _forms_in_urls(secret)})
     if hidden != told:
         record.msg, record.args = hidden, ()
     return True

@@ -489,8 +489,16 @@ def form_parameter(name: str, encoding: Encoding | None, schema: Schema | bool =
     return Parameter(name, "query", False, schema, style, explode, allow_reserved=encoding.allow_reserved)
 
 
+def _media_type(encoding: Encoding | None) -> str | None:
+    """The media type that a document names for a property of a form."""
+    wanted = encoding.content_type if encoding is not None else None
+    # Several may be allowed, with commas between: the first will do.
+    return wanted.partition(",")[0].strip() if wanted and "*" not in wanted else None
+
+
 def _form_pairs(name: str, value: Any, encoding: Encoding | None) -> list[str]:
-    if isinstance(value, Mapping) and not has_style(encoding):
+    is_json_list = isinstance(value, list) and is_json(bare_type(_media_type(encoding) or ""))
+    if (isinstance(value, Mapping) or is_json_list) and not has_style(encoding):
         value = json_text(value, name)
     return query_parts(form_parameter(name, encoding), value)
 
@@ -502,9 +510,7 @@ def _multipart(name: str, value: Any, encoding: Encoding | None, file_type: str 
     if file_type is None and has_style(encoding):
         pairs = [map(unquote, pair.partition("=")[::2]) for pair in _form_pairs(name, value, encoding)]
         return [(key, (None, text.encode(), None)) for key, text in pairs]
-    wanted = encoding.content_type if encoding is not None else None
-    # Several may be allowed, with commas between: the first will do.
-    wanted = wanted.partition(",")[0].strip() if wanted and "*" not in wanted else None
+    wanted = _media_type(encoding)
     if isinstance(value, list):
         return [part for one in value for part in _multipart(name, one, encoding, file_type)]
     if isinstance(value, Mapping) or (wanted is not None and is_json(bare_type(wanted)) and not file_type):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import jsonschema_rs
 import pytest
@@ -421,6 +422,18 @@ async def test_the_encoding_of_a_form_is_followed(api: Connecting) -> None:
     async with api({"/x": {"post": {"operationId": "it", "requestBody": {"content": content}}}}) as toolset:
         received = await toolset.call("it", {"tags": ["a", "b,c"], "at": {"x": 1}, "raw": "a/b?c&d"})
     assert received.structured["body"] == "tags=a,b%2Cc&at%5Bx%5D=1&raw=a/b?c%26d"
+
+
+async def test_lists_and_objects_of_a_form_that_the_document_calls_json_are_sent_as_json(api: Connecting) -> None:
+    properties = {"tags": {"type": "array"}, "at": {"type": "object"}, "own": {"type": "array"}}
+    as_json = {"contentType": "application/json; charset=utf-8, text/plain"}
+    encoding = {"tags": as_json, "at": as_json, "own": {**as_json, "style": "form"}}
+    content = {"application/x-www-form-urlencoded": {"schema": {"properties": properties}, "encoding": encoding}}
+    async with api({"/x": {"post": {"operationId": "it", "requestBody": {"content": content}}}}) as toolset:
+        received = await toolset.call("it", {"tags": ["a", 1], "at": {"x": 1}, "own": ["a", 1]})
+    sent = parse_qsl(received.structured["body"])
+    # A style takes the place of a content type.
+    assert sent == [("tags", '["a",1]'), ("at", '{"x":1}'), ("own", "a"), ("own", "1")]
 
 
 async def test_the_parts_of_a_multipart_body_have_the_types_and_styles_of_the_document(api: Connecting) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from command_line import toolbake
 
 from sdk.cli.commands.doctor import check_machine, check_packages, metadata
+from sdk.trainer.config import TrainConfig
 
 ROOT = Path(__file__).parents[2]
 
@@ -232,12 +234,17 @@ tools = [add_note, read_notes]
 """
 
 
-def test_state_that_rollouts_share_must_be_fixed_unless_the_training_allows_it(desk):
+@pytest.fixture
+def notes(desk):
     (desk / "notes.py").write_text(SHARED)
     call = {"id": "1", "name": "add_note", "arguments": {"text": "bread"}}
     task = {"prompt": "Note bread.", "demonstration": [{"role": "assistant", "tool_calls": [call]}]}
     (desk / "notes.jsonl").write_text(json.dumps(task) + '\n{"prompt": "Note milk."}\n')
-    words = ("notes.py:tools", "--tasks", "notes.jsonl")
+    return ("notes.py:tools", "--tasks", "notes.jsonl")
+
+
+def test_state_that_rollouts_share_must_be_fixed_unless_the_training_allows_it(desk, notes):
+    words = notes
     report = doctor(*words, code=1)
     told = "functions: what add_note wrote in one world, read_notes shows in another world"
     assert f"rollouts share state, which training refuses: {told}" in found(report, "tools")
@@ -321,7 +328,8 @@ def test_a_tool_that_counts_as_destructive_is_not_called_for_a_name_that_sounds_
 def test_too_little_memory_is_a_problem_with_the_options_that_lower_it(monkeypatch, tmp_path):
     def memory(free: int, config: Path | None = None) -> list:
         monkeypatch.setattr("sdk.policies.embedded.scheduler.free_bytes", lambda: free)
-        return [one for one in check_machine(None, config) if one.found.startswith("memory")]
+        options = TrainConfig.of(config) if config is not None else None
+        return [one for one in check_machine(None, options, str(config)) if one.found.startswith("memory")]
 
     (little,) = memory(2 * 10**9)
     assert little.level == "problem"
@@ -364,3 +372,14 @@ def test_a_file_of_settings_is_checked_with_a_line_for_each_thing_that_is_wrong(
     assert "has no vLLM; name the Python of an environment that has it" in report["to_do"][0]
     (desk / "train.json").write_text(json.dumps({"engin": "vllm"}))
     assert "did you mean 'engine'?" in doctor("--config", "train.json", code=1)["to_do"][0]
+
+
+@pytest.mark.parametrize(("settings", "code"), [({"allow_shared_state": ["functions"]}, 0), ({"engin": "vllm"}, 1)])
+def test_settings_from_a_pipe_are_read_once_and_hold_for_every_check(notes, settings, code):
+    reading, writing = os.pipe()
+    os.write(writing, json.dumps(settings).encode())
+    os.close(writing)
+    report = doctor(*notes, "--config", f"/dev/fd/{reading}", code=code)
+    os.close(reading)
+    assert any("rollouts share state" in one for one in found(report, "tools")) == (code == 1)
+    assert any("did you mean 'engine'?" in one for one in report["to_do"]) == (code == 1)

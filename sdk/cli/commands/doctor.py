@@ -110,13 +110,22 @@ def examine(
     """Every check that these arguments allow. What cannot be loaded is a finding, and the other checks go on."""
     import anyio
 
+    from ...trainer.config import TrainConfig
     from ..sources import load_verifier, task_source, tool_source
 
+    options, wrong = None, None
+    if config is not None:
+        try:
+            options = TrainConfig.of(config)  # once: a pipe has nothing left for a second time
+        except ConfigError as error:
+            wrong = error
     found = [
-        *check_machine(model, config),
+        *check_machine(model, options, str(config)),
         *check_packages(model),
-        *(check_plan(model, config) if config is not None else ()),
+        *(check_plan(model, options) if options is not None else ()),
     ]
+    if wrong is not None:
+        found.append(_wrong(wrong))
     loading: dict[str, Callable[[], Any] | None] = {
         "tools": None if tools is None and command is None else partial(tool_source, tools, command),
         "tasks": None if tasks is None else partial(task_source, tasks),
@@ -132,12 +141,12 @@ def examine(
     source, prompts, judge = loaded.values()
     backend = Backend()
     if source is not None:
-        looked, backend = anyio.run(check_tools, source, model, handlers, connect_timeout_s, prompts, config)
+        looked, backend = anyio.run(check_tools, source, model, handlers, connect_timeout_s, prompts, options)
         found += looked
     unusable = any(one.worth == 1 and one.level == "problem" for one in found)
     if prompts is not None:
         usable = None if unusable else source
-        found += anyio.run(check_task_file, prompts, usable, judge, connect_timeout_s, progress, config, backend)
+        found += anyio.run(check_task_file, prompts, usable, judge, connect_timeout_s, progress, options, backend)
     unusable = unusable or any(one.area == "tasks" and one.worth == 5 and one.level == "problem" for one in found)
     if judge is not None and prompts is not None and source is not None and not unusable:
         found += anyio.run(check_reward, judge, prompts, source, handlers, connect_timeout_s, progress)
@@ -226,8 +235,8 @@ _EXTRAS = {
 _NEEDED_TO_TRAIN = ("train", "quickstart")
 
 
-def check_machine(model: str | None, config: Path | None = None) -> Iterator[Advice]:
-    """Cores, memory, disk and GPU, beside what training `model` takes with the options in this file."""
+def check_machine(model: str | None, config: TrainConfig | None = None, file: str = "") -> Iterator[Advice]:
+    """Cores, memory, disk and GPU, beside what training `model` takes with the options of this file."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Advice("machine", "good", f"{cores} CPU {plural(cores, 'core')}")
     if missing_modules("serve"):
@@ -235,10 +244,7 @@ def check_machine(model: str | None, config: Path | None = None) -> Iterator[Adv
         return
     from ...trainer.config import TrainConfig
 
-    options, which = TrainConfig(), "default options"
-    if config is not None:
-        with contextlib.suppress(ConfigError):  # told by `check_plan`
-            options, which = TrainConfig.of(config), str(config)
+    options, which = (TrainConfig(), "default options") if config is None else (config, file)
     yield from _memory(model, options, which)
     yield _disk(model, options)
     yield _gpu()
@@ -294,17 +300,20 @@ def _gpu() -> Advice:
     return Advice("machine", "good", "no GPU: the embedded model trains on the CPU; larger ones are slow there")
 
 
-def check_plan(model: str | None, config: Path) -> Iterator[Advice]:
-    """Who would compute where in a training with this file of settings: a finding for each thing that is wrong."""
+def _wrong(error: ConfigError) -> Advice:
+    return Advice("machine", "problem", str(error), f"correct --config: {error}", 4)
+
+
+def check_plan(model: str | None, config: TrainConfig) -> Iterator[Advice]:
+    """Who would compute where in a training with these settings: a finding for each thing that is wrong."""
     from ...trainer.compute_plan import plan_compute
-    from ...trainer.config import TrainConfig
 
     if missing_modules("train"):
         return  # what is missing is a finding of its own
     try:
-        plan = plan_compute(model, TrainConfig.of(config))
+        plan = plan_compute(model, config)
     except ConfigError as error:
-        yield Advice("machine", "problem", str(error), f"correct --config: {error}", 4)
+        yield _wrong(error)
         return
     yield from (Advice("machine", "good", line) for line in plan.lines[1:])
     yield from (Advice("machine", "problem", one, one, 18) for one in plan.problems)
@@ -409,7 +418,7 @@ class Backend:
 
 
 async def check_tools(
-    source: Any, model: str | None, handlers: Any, connect_timeout_s: float, tasks: Any, config: Path | None
+    source: Any, model: str | None, handlers: Any, connect_timeout_s: float, tasks: Any, config: TrainConfig | None
 ) -> tuple[list[Advice], Backend]:
     """Do they connect, what do they cost, and does each rollout get a world of its own? `tasks`, `config`: those of the
     training, whose calls are made and whose allowances hold; what is wrong with them is told elsewhere."""
@@ -423,7 +432,7 @@ async def check_tools(
         return [Advice("tools", "problem", f"they cannot be used: {error}", fix, 1)], Backend()
 
 
-async def _connected(toolset: Toolset, model: str | None, tasks: Any, config: Path | None) -> list[Advice]:
+async def _connected(toolset: Toolset, model: str | None, tasks: Any, config: TrainConfig | None) -> list[Advice]:
     from ...synthesis.worlds import MISSING_STATE
 
     names = [tool.name for tool in toolset.tools]
@@ -464,16 +473,14 @@ def _without_seed(toolset: Toolset) -> Iterator[Advice]:
             yield Advice("tools", "advice", f"{world.source}: its calls count as real, without a folder", fix, 25)
 
 
-async def _worlds(toolset: Toolset, tasks: Any, config: Path | None) -> list[Advice]:
+async def _worlds(toolset: Toolset, tasks: Any, config: TrainConfig | None) -> list[Advice]:
     from ...tasks import load_tasks
     from ...trainer.config import TrainConfig
     from ...trainer.isolation import try_isolation
 
-    loaded, options = [], TrainConfig()
+    loaded, options = [], config or TrainConfig()
     with contextlib.suppress(ToolbakeError, OSError):
         loaded = load_tasks(tasks) if tasks is not None else []
-    with contextlib.suppress(ConfigError):
-        options = TrainConfig.of(config)
     try:
         tried = await try_isolation(
             toolset, loaded, destructive=options.allow_destructive, allowed=options.allow_shared_state
@@ -549,7 +556,7 @@ async def check_task_file(
     verifier: VerifierLike | None,
     connect_timeout_s: float,
     progress: Progress,
-    config: Path | None,
+    config: TrainConfig | None,
     backend: Backend,
 ) -> list[Advice]:
     """Do they load, are there enough families, do they have what the verifier compares, do their gold solutions hold?
@@ -580,7 +587,7 @@ async def check_task_file(
     )
 
 
-def _counted(tasks: Sequence[Task], config: Path | None, backend: Backend) -> list[Advice]:
+def _counted(tasks: Sequence[Task], config: TrainConfig | None, backend: Backend) -> list[Advice]:
     from ...tasks import counted
     from ...trainer.config import TrainConfig
     from ...trainer.task_splits import split_for_training
@@ -590,11 +597,8 @@ def _counted(tasks: Sequence[Task], config: Path | None, backend: Backend) -> li
         walk = "toolbake synthesize {TOOLS} --to more.jsonl -n 100, or " if backend.is_walkable else ""
         fix = backend.tasks_from("make more tasks", f"{walk}toolbake solve {{TOOLS}} with more requests")
         found.append(Advice("tasks", "advice", f"few tasks: {counted(tasks)}; a hundred make a better model", fix, 26))
-    options = TrainConfig()
-    with contextlib.suppress(ConfigError):  # the check of the machine tells of it
-        options = TrainConfig.of(config)
     try:
-        sides = split_for_training(list(tasks), options)
+        sides = split_for_training(list(tasks), config or TrainConfig())
     except ConfigError as error:
         return [*found, Advice("tasks", "problem", str(error), f"give more families: {_first(error)}", 7)]
     held = len({task.family for task in sides.heldout})

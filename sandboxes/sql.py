@@ -71,11 +71,6 @@ _images = Images()
 _OF_ALL = frozenset({"_checker", "_closing", "_first", "_handlers", "_pages", "_taken", "_tools", "database"})
 """Attributes that every sandbox over SQL has; nothing is made from them."""
 _MOST_INTEGER = 2**63
-_BEHIND_VIRTUAL = (
-    *("config", "content", "data", "docsize", "idx", "segdir", "segments", "stat"),  # full text, FTS3 to FTS5
-    *("node", "parent", "rowid"),  # R*Tree
-)
-"""What follows the name of a virtual table in those of the tables behind it."""
 
 
 @dataclass(frozen=True)
@@ -269,11 +264,10 @@ class SqlSandbox(Sandbox):
             database.close()
 
     def _check_reads(self, database: sqlite3.Connection) -> None:
-        tables = dict(database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
-        virtual = [name for name, sql in tables.items() if str(sql).upper().startswith("CREATE VIRTUAL")]
-        behind = {f"{name}_{part}" for name in virtual for part in _BEHIND_VIRTUAL}
-        named = {name for name in tables if not name.startswith("sqlite_")}
-        if missing := sorted(named - behind - {*self.reads, "clock"}):
+        # Not those of type `shadow`, in which SQLite keeps what a virtual table holds.
+        own = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type IN ('table', 'virtual')"
+        tables = {name for (name,) in database.execute(own) if not name.startswith("sqlite_")}
+        if missing := sorted(tables - {*self.reads, "clock"}):
             raise SetupError(f"{self.name}: `reads` has no SELECT for {', '.join(missing)}; state() would miss it")
         for table, select in self.reads.items():
             first, *columns = (column[0] for column in database.execute(select).description)

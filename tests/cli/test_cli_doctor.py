@@ -328,8 +328,8 @@ def test_a_tool_that_counts_as_destructive_is_not_called_for_a_name_that_sounds_
 def test_too_little_memory_is_a_problem_with_the_options_that_lower_it(monkeypatch, tmp_path):
     def memory(free: int, config: Path | None = None) -> list:
         monkeypatch.setattr("sdk.policies.embedded.scheduler.free_bytes", lambda: free)
-        options = TrainConfig.of(config) if config is not None else None
-        return [one for one in check_machine(None, options, str(config)) if one.found.startswith("memory")]
+        options = (TrainConfig(), "default options") if config is None else (TrainConfig.of(config), str(config))
+        return [one for one in check_machine(None, *options) if one.found.startswith("memory")]
 
     (little,) = memory(2 * 10**9)
     assert little.level == "problem"

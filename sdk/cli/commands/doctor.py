@@ -113,19 +113,14 @@ def examine(
     from ...trainer.config import TrainConfig
     from ..sources import load_verifier, task_source, tool_source
 
-    options, wrong = None, None
+    options, which, plan = TrainConfig(), "default options", []
     if config is not None:
         try:
-            options = TrainConfig.of(config)  # once: a pipe has nothing left for a second time
+            options, which = TrainConfig.of(config), str(config)  # once: a pipe has nothing left for a second time
+            plan = list(check_plan(model, options))
         except ConfigError as error:
-            wrong = error
-    found = [
-        *check_machine(model, options, str(config)),
-        *check_packages(model),
-        *(check_plan(model, options) if options is not None else ()),
-    ]
-    if wrong is not None:
-        found.append(_wrong(wrong))
+            plan = [Advice("machine", "problem", str(error), f"correct --config: {error}", 4)]
+    found = [*check_machine(model, options, which), *check_packages(model), *plan]
     loading: dict[str, Callable[[], Any] | None] = {
         "tools": None if tools is None and command is None else partial(tool_source, tools, command),
         "tasks": None if tasks is None else partial(task_source, tasks),
@@ -235,16 +230,13 @@ _EXTRAS = {
 _NEEDED_TO_TRAIN = ("train", "quickstart")
 
 
-def check_machine(model: str | None, config: TrainConfig | None = None, file: str = "") -> Iterator[Advice]:
-    """Cores, memory, disk and GPU, beside what training `model` takes with the options of this file."""
+def check_machine(model: str | None, options: TrainConfig, which: str) -> Iterator[Advice]:
+    """Cores, memory, disk and GPU, beside what training `model` takes with these options. `which`: whose they are."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     yield Advice("machine", "good", f"{cores} CPU {plural(cores, 'core')}")
     if missing_modules("serve"):
         yield Advice("machine", "advice", "memory, disk and GPU are not looked at: that needs toolbake[serve]")
         return
-    from ...trainer.config import TrainConfig
-
-    options, which = (TrainConfig(), "default options") if config is None else (config, file)
     yield from _memory(model, options, which)
     yield _disk(model, options)
     yield _gpu()
@@ -300,21 +292,14 @@ def _gpu() -> Advice:
     return Advice("machine", "good", "no GPU: the embedded model trains on the CPU; larger ones are slow there")
 
 
-def _wrong(error: ConfigError) -> Advice:
-    return Advice("machine", "problem", str(error), f"correct --config: {error}", 4)
-
-
 def check_plan(model: str | None, config: TrainConfig) -> Iterator[Advice]:
-    """Who would compute where in a training with these settings: a finding for each thing that is wrong."""
+    """Who would compute where in a training with these settings: a finding for each thing that is wrong. Raises
+    `ConfigError` for settings that no training takes."""
     from ...trainer.compute_plan import plan_compute
 
     if missing_modules("train"):
         return  # what is missing is a finding of its own
-    try:
-        plan = plan_compute(model, config)
-    except ConfigError as error:
-        yield _wrong(error)
-        return
+    plan = plan_compute(model, config)
     yield from (Advice("machine", "good", line) for line in plan.lines[1:])
     yield from (Advice("machine", "problem", one, one, 18) for one in plan.problems)
     yield from (Advice("machine", "advice", one, one, 70) for one in plan.warnings)
@@ -418,7 +403,7 @@ class Backend:
 
 
 async def check_tools(
-    source: Any, model: str | None, handlers: Any, connect_timeout_s: float, tasks: Any, config: TrainConfig | None
+    source: Any, model: str | None, handlers: Any, connect_timeout_s: float, tasks: Any, config: TrainConfig
 ) -> tuple[list[Advice], Backend]:
     """Do they connect, what do they cost, and does each rollout get a world of its own? `tasks`, `config`: those of the
     training, whose calls are made and whose allowances hold; what is wrong with them is told elsewhere."""
@@ -432,7 +417,7 @@ async def check_tools(
         return [Advice("tools", "problem", f"they cannot be used: {error}", fix, 1)], Backend()
 
 
-async def _connected(toolset: Toolset, model: str | None, tasks: Any, config: TrainConfig | None) -> list[Advice]:
+async def _connected(toolset: Toolset, model: str | None, tasks: Any, config: TrainConfig) -> list[Advice]:
     from ...synthesis.worlds import MISSING_STATE
 
     names = [tool.name for tool in toolset.tools]
@@ -473,17 +458,16 @@ def _without_seed(toolset: Toolset) -> Iterator[Advice]:
             yield Advice("tools", "advice", f"{world.source}: its calls count as real, without a folder", fix, 25)
 
 
-async def _worlds(toolset: Toolset, tasks: Any, config: TrainConfig | None) -> list[Advice]:
+async def _worlds(toolset: Toolset, tasks: Any, config: TrainConfig) -> list[Advice]:
     from ...tasks import load_tasks
-    from ...trainer.config import TrainConfig
     from ...trainer.isolation import try_isolation
 
-    loaded, options = [], config or TrainConfig()
+    loaded = []
     with contextlib.suppress(ToolbakeError, OSError):
         loaded = load_tasks(tasks) if tasks is not None else []
     try:
         tried = await try_isolation(
-            toolset, loaded, destructive=options.allow_destructive, allowed=options.allow_shared_state
+            toolset, loaded, destructive=config.allow_destructive, allowed=config.allow_shared_state
         )
     except ConfigError as error:
         return [Advice("tools", "problem", str(error), f"correct --config: {_first(error)}", 4)]
@@ -556,7 +540,7 @@ async def check_task_file(
     verifier: VerifierLike | None,
     connect_timeout_s: float,
     progress: Progress,
-    config: TrainConfig | None,
+    config: TrainConfig,
     backend: Backend,
 ) -> list[Advice]:
     """Do they load, are there enough families, do they have what the verifier compares, do their gold solutions hold?
@@ -587,9 +571,8 @@ async def check_task_file(
     )
 
 
-def _counted(tasks: Sequence[Task], config: TrainConfig | None, backend: Backend) -> list[Advice]:
+def _counted(tasks: Sequence[Task], config: TrainConfig, backend: Backend) -> list[Advice]:
     from ...tasks import counted
-    from ...trainer.config import TrainConfig
     from ...trainer.task_splits import split_for_training
 
     found = [Advice("tasks", "good", counted(tasks))]
@@ -598,7 +581,7 @@ def _counted(tasks: Sequence[Task], config: TrainConfig | None, backend: Backend
         fix = backend.tasks_from("make more tasks", f"{walk}toolbake solve {{TOOLS}} with more requests")
         found.append(Advice("tasks", "advice", f"few tasks: {counted(tasks)}; a hundred make a better model", fix, 26))
     try:
-        sides = split_for_training(list(tasks), config or TrainConfig())
+        sides = split_for_training(list(tasks), config)
     except ConfigError as error:
         return [*found, Advice("tasks", "problem", str(error), f"give more families: {_first(error)}", 7)]
     held = len({task.family for task in sides.heldout})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,6 @@ from .policies.model_source import ModelSource, check_model_source, model_label,
 from .policies.tool_prompt import shown_tools
 from .progress import Progress, Silent
 from .records import CUT_OFF, Rollout, Task
-from .rollouts import derive_seed
-from .rollouts.episode import Job
 from .rollouts.limits import Limits
 from .rollouts.run_context import RunContext
 from .tasks import load_tasks
@@ -237,44 +235,17 @@ async def distill_async(
             check_model_source(model)
             warn_of(source.live_destructive)
             name = model_label(model) or "the embedded model"
-            tasks = load_tasks(prompts)
             assert verifier is not None  # `_check_source`
-            identity = {
-                "distill": model_label(model),
-                **await anyio.to_thread.run_sync(weights_identity, model),
-                "tasks": tasks_identity(tasks),
-                "tools": tools_identity(source.specs, source.tools),
-                "verifier": verifier_identity(verifier),
-                "limits": bounds.model_dump(),
-                **handlers_identity(handlers),
-                **{name: value for name, value in playing.items() if name != "concurrency"},
-            }
-            async with (
-                open_agent(model, rows=concurrency) as agent,
-                open_users(tasks, source.tools, rows=concurrency) as users,
-            ):
-                with _work_folder(path, identity) as folder:
-                    folder.record_tools(source.tools)
-                    context = RunContext(
-                        tools=source,
-                        verifier=verifier,
-                        limits=bounds,
-                        concurrency=concurrency,
-                        folder=folder,
-                        progress=progress or Silent(),
-                        success_threshold=threshold,
-                        seed=seed,
-                        users=users,
-                    )
-                    rollouts = await measure(
-                        context.engine(agent),
-                        tasks,
-                        context,
-                        stage="distill",
-                        title="distilling",
-                        temperature=temperature,
-                        samples=samples,
-                    )
+            context = RunContext(
+                tools=source,
+                verifier=verifier,
+                limits=bounds,
+                concurrency=concurrency,
+                progress=progress or Silent(),
+                success_threshold=threshold,
+                seed=seed,
+            )
+            rollouts = await _play(load_tasks(prompts), model, context, handlers, path, samples, temperature)
         shown = source.tools
     selection = select(rollouts, threshold=threshold, per_task=per_task)
     if not selection.kept:
@@ -296,15 +267,6 @@ async def distill_async(
 
 _DEFAULTS = {"samples": 4, "temperature": 1.0, "concurrency": 64, "seed": 0}
 """Of what only new rollouts need."""
-
-
-def tries_of(tasks: Sequence[Task], samples: int, seed: int, *, name: str) -> list[Job]:
-    """Each task so many times, as one group. `name`: of what they are for; another one draws other seeds."""
-    return [
-        Job(id=f"{name}/{task.id}/{number}", task=task, seed=derive_seed(seed, name, 0, task.id, number), group=task.id)
-        for task in tasks
-        for number in range(samples)
-    ]
 
 
 def _check_source(
@@ -341,6 +303,47 @@ def _check_wanted(licence: str, samples: int, per_task: int, threshold: float, p
     require_writable(path)
     if path.exists():
         raise ConfigError(f"{path} exists already; give another path, or remove it first")
+
+
+async def _play(
+    tasks: Sequence[Task],
+    model: ModelSource,
+    context: RunContext,
+    handlers: Handlers | None,
+    path: Path,
+    samples: int,
+    temperature: float,
+) -> list[Rollout]:
+    """New rollouts for the file at `path`; those that were played for it before are read."""
+    source, verifier = context.tools, context.verifier
+    identity = {
+        "distill": model_label(model),
+        **await anyio.to_thread.run_sync(weights_identity, model),
+        "tasks": tasks_identity(tasks),
+        "tools": tools_identity(source.specs, source.tools),
+        "verifier": verifier_identity(verifier),
+        "limits": context.limits.model_dump(),
+        **handlers_identity(handlers),
+        "samples": samples,
+        "temperature": temperature,
+        "seed": context.seed,
+    }
+    async with (
+        open_agent(model, rows=context.concurrency) as agent,
+        open_users(tasks, source.tools, rows=context.concurrency) as users,
+    ):
+        with _work_folder(path, identity) as folder:
+            folder.record_tools(source.tools)
+            context = replace(context, folder=folder, users=users)
+            return await measure(
+                context.engine(agent),
+                tasks,
+                context,
+                stage="distill",
+                title="distilling",
+                temperature=temperature,
+                samples=samples,
+            )
 
 
 def _work_folder(path: Path, identity: Mapping[str, Any]) -> RunFolder:

@@ -20,13 +20,14 @@ import anyio
 
 from mcp_bridge.records import Tool
 
-from ..distillation import select, tries_of
+from ..distillation import select
 from ..errors import PolicyFailure, RunFolderError, VerifierError
 from ..evaluation.conditions import is_success
 from ..policies.protocol import Agent, Sampling
 from ..policies.scripted import ScriptedAgent
 from ..progress import Silent
 from ..records import Message, Rollout, Task, ToolCall
+from ..rollouts import derive_seed
 from ..rollouts.episode import Job
 from ..rollouts.run_context import RunContext, play_scripts
 from ..tasks import counted, load_tasks
@@ -603,7 +604,7 @@ async def taught(
             if not wave:
                 continue
             asked = [task for task in wave if task.id not in before]
-            rollouts = await engine.run(tries_of(asked, TRIES, context.seed, name="teacher"), sampling=sampling)
+            rollouts = await engine.run(_tries_of(asked, context.seed), sampling=sampling)
             broke = _count(report, rollouts)
             played, broken = played + len(rollouts), broken + broke
             for task in wave:
@@ -629,6 +630,20 @@ async def taught(
             if not report.found and broken == played >= enough:
                 raise PolicyFailure(f"the teacher answered in none of {played} tries, the last: {report.failure}")
     return report
+
+
+def _tries_of(tasks: Sequence[Task], seed: int) -> list[Job]:
+    """Each task so many times, as one group."""
+    return [
+        Job(
+            id=f"teacher/{task.id}/{number}",
+            task=task,
+            seed=derive_seed(seed, "teacher", 0, task.id, number),
+            group=task.id,
+        )
+        for task in tasks
+        for number in range(TRIES)
+    ]
 
 
 def _is_clean(rollout: Rollout) -> bool:

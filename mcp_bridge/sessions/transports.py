@@ -23,7 +23,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import Implementation, ServerNotification
 
 from ..access.logins import ClientLogin, KeptLogin, Login
-from ..access.redaction import HiddenInLogs, redacted, url_secrets
+from ..access.redaction import HiddenInLogs, redacted
 from ..access.settings import UserLogin, environment_proxy
 from ..control_tools import CONTROL_ENV
 from ..errors import SourceError
@@ -120,8 +120,7 @@ class Transport:
         self.spec = spec
         self.secrets: Callable[[], tuple[str, ...]] = lambda: spec.secrets
         """Asked each time, because tokens are learned while a session goes on."""
-        in_url = url_secrets(spec.url) if isinstance(spec, HttpSpec) else ()
-        self._in_logs = HiddenInLogs(lambda: (*spec.secrets, *in_url))
+        self._in_logs = HiddenInLogs(self.secrets)
         self.connect_timeout_s = spec.options.connect_timeout_s or connect_timeout_s
         given = handlers or Handlers()
         roots = spec.options.roots

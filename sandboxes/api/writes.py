@@ -329,7 +329,8 @@ class Writer:
                 is_taken = self._key_taken(table, row, one)
                 if not is_taken and scalar_fits(shape, one):
                     return one
-            left -= not (is_number and is_taken)  # a number goes on until it is free
+            if not (is_number and is_taken):  # a number goes on until it is free
+                left -= 1
             serial = self._store.next_serial(table.name)
         raise Problem(TAKEN, f"There is no {table.key.column} left for another {table.singular}.")
 

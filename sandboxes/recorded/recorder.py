@@ -665,11 +665,9 @@ class _Recorder:
         def write(outcome: ToolResult | BaseException) -> None:
             if session is not None:
                 took = time.perf_counter() - began
-                with self._telling_of_gaps():
-                    self.lost += 1
+                with self._telling_of_gaps(calls=1):
                     name = session.begun(self._writer)
                     self._writer.add_call(name, order, params.name, params.arguments or {}, outcome, took)
-                    self.lost -= 1
 
         upstream: Upstream | None = None
         try:
@@ -692,11 +690,14 @@ class _Recorder:
         return found
 
     @contextlib.contextmanager
-    def _telling_of_gaps(self) -> Iterator[None]:
-        """What the cassette does not take costs the recording, and no client the answer to a call that took effect."""
+    def _telling_of_gaps(self, calls: int = 0) -> Iterator[None]:
+        """What the cassette does not take costs the recording, and no client the answer to a call that took effect.
+
+        `calls`: how many are lost with it."""
         try:
             yield
         except SourceError as error:
+            self.lost += calls
             if not self.gap:
                 self.gap = str(error)
                 logger.warning("%s; calls go on without being recorded while that is so", error)

@@ -13,6 +13,7 @@ from ..evidence.saved_weights import files_digest, files_of
 from ..policies.models.loading import folder_here
 from ..policies.protocol import LOWEST_TEMPERATURE, Sampling
 from ..policies.tool_prompt import render_less, shown_by_default
+from ..policies.vllm.vllm_options import Dtype
 from ..records import PROMPT_NAMES, ToolPrompt
 from .generation import Answering, Generator
 from .requests import RequestQueue
@@ -48,15 +49,17 @@ def load_backend(
     *,
     family: str | None,
     tool_prompt: ToolPrompt | None,
+    dtype: Dtype,
     temperature: float | None,
     default_max_tokens: int | None,
     named: Callable[[str], str],
 ) -> Backend:
     """Load a model and start its engine; arguments as those of `serve`. `named`: from the model's own name to the one
     that clients ask for. Raises `ModelError`."""
-    from ..policies.models import load_model
+    from ..policies.models import lacks_bfloat16, load_model
 
-    loaded = load_model(place)  # before torch is imported for the engine: a wrong folder is found at once
+    # Before torch is imported for the engine: a wrong folder is found at once.
+    loaded = load_model(place, dtype=None if dtype == "auto" else dtype)
     name = named(loaded.name)
 
     from ..policies.embedded import EmbeddedEngine
@@ -82,6 +85,8 @@ def load_backend(
             engine.close,
         )
         on_failure.pop_all()
+    if dtype == "bfloat16" and loaded.model.device.type == "cpu" and lacks_bfloat16():
+        log.warning("this machine's processor has no instructions for bfloat16: float32 takes about half the time")
     for setting in ("top_k", "min_p", "repetition_penalty"):
         value = getattr(loaded.model.generation_config, setting, None)
         if value not in (None, 0, 1.0):

@@ -26,6 +26,7 @@ from ..errors import ConfigError, ToolbakeError
 from ..policies.models import DEFAULT_SAMPLING
 from ..policies.protocol import Sampling
 from ..policies.tool_prompt import TOOL_PROMPTS
+from ..policies.vllm.vllm_options import DTYPES, Dtype
 from ..records import ToolPrompt
 from .requests import MOST_WAITING, RequestQueue
 
@@ -218,6 +219,7 @@ def serve(
     default_max_tokens: int | None = None,
     family: str | None = None,
     tool_prompt: ToolPrompt | None = None,
+    dtype: Dtype = "auto",
     max_waiting: int = MOST_WAITING,
     drain_seconds: float = DRAIN_S,
 ) -> Server:
@@ -232,7 +234,8 @@ def serve(
     `family`: how messages become tokens, see `make_renderer`; a folder's own chat template where not given.
     `tool_prompt`: how much of a request's tools the prompt shows, `full`, `names` or `none`; where not given as much as
     the model was trained with, as its folder says, with a warning in the log where that is less. Calls are read in all
-    cases, where the request has tools. `max_waiting`: so many answers may be without a first token; a request beyond
+    cases, where the request has tools. `dtype`: the number format to compute in; `auto` takes float32 on a CPU and
+    bfloat16 on a GPU. `max_waiting`: so many answers may be without a first token; a request beyond
     that gets 429. `drain_seconds`: how long requests in flight may take when the server closes.
 
     Raises `ConfigError` for an address that cannot be used, before the model is loaded, and `ModelError` for a
@@ -248,6 +251,7 @@ def serve(
     check_drain(drain_seconds)
     if tool_prompt is not None and tool_prompt not in TOOL_PROMPTS:
         raise ConfigError(f"tool_prompt is {tool_prompt!r}; give one of {', '.join(TOOL_PROMPTS)}")
+    check_dtype(dtype)
     listener = bind(host, port, api_key)
     with ExitStack() as on_failure:
         on_failure.callback(listener.close)
@@ -263,6 +267,7 @@ def serve(
                 queue,
                 family=family,
                 tool_prompt=tool_prompt,
+                dtype=dtype,
                 temperature=temperature,
                 default_max_tokens=default_max_tokens,
                 named=lambda loaded: model_name or served_name(model_dir, loaded),
@@ -284,6 +289,12 @@ def serve(
         )
         on_failure.pop_all()
         return server
+
+
+def check_dtype(dtype: Dtype) -> None:
+    """Raises `ConfigError` for a number format that no engine computes in."""
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype is {dtype!r}; give one of {', '.join(DTYPES)}")
 
 
 def check_drain(seconds: float) -> None:

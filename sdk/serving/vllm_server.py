@@ -21,11 +21,12 @@ from ..policies.rendering import make_renderer
 from ..policies.rendering.renderer import ASK, PROBE_TOOL
 from ..policies.server_process import ServerProcess, wait_until_ready
 from ..policies.tool_prompt import shown_by_default
-from ..policies.vllm.server_command import ON_CPU, ON_GPUS, VllmBuild, find_vllm
+from ..policies.vllm.server_command import ON_CPU, ON_CPU_FAST, ON_GPUS, VllmBuild, find_vllm
+from ..policies.vllm.vllm_options import Dtype
 from ..progress import Progress, Silent
 from ..records import PROMPT_NAMES, ToolPrompt
 from .backend import fingerprint_of, sampling_defaults
-from .server import DRAIN_S, address_of, bind, check_drain, served_name
+from .server import DRAIN_S, address_of, bind, check_drain, check_dtype, served_name
 
 PARSERS: dict[str, tuple[str, str | None]] = {
     "template": ("hermes", None),
@@ -113,10 +114,11 @@ def vllm_arguments(
     host: str,
     port: int,
     build: VllmBuild,
+    dtype: Dtype = "auto",
     defaults: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """What follows `python -m`. `source`: where the model is for the server. `defaults`: further sampling in
-    place of that in the model's `generation_config.json`, by the names there."""
+    """What follows `python -m`. `source`: where the model is for the server. `dtype`: as in `sdk.serve`. `defaults`:
+    further sampling in place of that in the model's `generation_config.json`, by the names there."""
     arguments = [*build.program, source, "--served-model-name", model.name, "--host", host, "--port", str(port)]
     if model.context_tokens is not None:
         arguments += ["--max-model-len", str(model.context_tokens)]
@@ -125,7 +127,9 @@ def vllm_arguments(
         arguments += ["--reasoning-parser", model.reasoning_parser]
     if defaults:
         arguments += ["--override-generation-config", json.dumps(dict(defaults))]
-    return [*arguments, *ON_CPU] if build.cpu else arguments
+    if build.cpu:
+        return [*arguments, *(ON_CPU_FAST if dtype == "bfloat16" else ON_CPU)]
+    return arguments if dtype == "auto" else [*arguments, "--dtype", dtype]
 
 
 def as_typed(arguments: Sequence[str]) -> list[str]:
@@ -238,6 +242,7 @@ def serve_with_vllm(
     temperature: float | None = None,
     default_max_tokens: int | None = None,
     tool_prompt: ToolPrompt | None = None,
+    dtype: Dtype = "auto",
     call_parser: str | None = None,
     arguments: tuple[str, ...] = (),
     drain_seconds: float = DRAIN_S,
@@ -255,6 +260,7 @@ def serve_with_vllm(
     only one that vLLM has; `ModelError` for a model that cannot be loaded; `PolicyFailure` where vLLM does not start.
     """
     _check_arguments(arguments)
+    check_dtype(dtype)
     check_drain(drain_seconds)
     build = find_vllm(None)
     listener = bind(host, port, api_key)  # refuses what must not be, before the model is looked at
@@ -274,7 +280,7 @@ def serve_with_vllm(
     if temperature is not None:
         defaults["do_sample"] = temperature > 0
     command = [
-        *vllm_arguments(model, model.source, host=host, port=port, build=build, defaults=defaults),
+        *vllm_arguments(model, model.source, host=host, port=port, build=build, dtype=dtype, defaults=defaults),
         "--enable-request-id-headers",
         *("--shutdown-timeout", str(math.ceil(drain_seconds))),
         *(() if fingerprint is None else ("--fingerprint-mode", "custom", "--fingerprint-value", fingerprint)),

@@ -16,7 +16,7 @@ from mcp_bridge import Toolset
 from mcp_bridge.safe_text import plural
 
 from ..errors import ConfigError
-from ..policies.models.loading import folder_here
+from ..policies.models.loading import folder_here, lacks_bfloat16
 from ..policies.models.smollm2 import embedded_place
 from ..policies.vllm.published_weights import TransferSettings
 from ..policies.vllm.server_command import (
@@ -199,7 +199,7 @@ def plan_compute(
         placement = place_servers(config.vllm, [] if on_cpu else seen, weight_bytes=served, training=training)
         problems += placement.problems
         warnings += _releases(build, on_cpu, len(seen))
-    if gpus is None and on_cpu and dtype == "bfloat16" and not config.vllm.urls and _lacks_bfloat16():
+    if gpus is None and on_cpu and dtype == "bfloat16" and not config.vllm.urls and lacks_bfloat16():
         warnings.append(
             "sampler_dtype is bfloat16, for which this machine's processor has no instructions: rollouts may take "
             "twice as long as in float32; leave sampler_dtype out"
@@ -365,14 +365,6 @@ def _releases(build: VllmBuild | None, on_cpu: bool, gpus: int) -> list[str]:
             'differ (sampler_gap in the metrics), set vllm.environment to {"VLLM_USE_V2_MODEL_RUNNER": "0"}'
         )
     return found
-
-
-def _lacks_bfloat16() -> bool:
-    """Whether the processor is known to lack instructions for bfloat16. Only newer releases of torch know, of x86."""
-    import torch
-
-    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return all(known.get(name) is False for name in ("avx512_bf16", "amx_bf16"))
 
 
 def _gb(size: float) -> str:

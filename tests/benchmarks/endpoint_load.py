@@ -63,9 +63,9 @@ class Found:
 
 
 @contextmanager
-def serving(model: str | None) -> Iterator[tuple[str, str, psutil.Process]]:
+def serving(model: str | None, *more: str) -> Iterator[tuple[str, str, psutil.Process]]:
     command = [sys.executable, "-m", "toolbake", "serve", *([model] if model else []), "--port", "0"]
-    command += ["--engine", "embedded"]
+    command += ["--engine", "embedded", *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None

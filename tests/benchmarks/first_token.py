@@ -1,8 +1,9 @@
-"""Streams over HTTP: the embedded engine's endpoint beside vLLM with its defaults, both with the embedded model.
+"""Streams over HTTP: the embedded engine's endpoint in both number formats beside vLLM with its defaults, all with the
+embedded model.
 
     python tests/benchmarks/first_token.py [--rounds 3] [--streams 16] [--long 6500]
 
-Both servers run all the time and are asked in turns, each prompt with other words, so that only the template is in
+All servers run all the time and are asked in turns, each prompt with other words, so that only the template is in
 their prefix caches. The first table has the time to the first token of streams that are asked for at once. In the
 second some streams are under way when a long prompt arrives: the longest time that one of them waited for a token.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import statistics
 import tempfile
@@ -25,7 +27,7 @@ import httpx
 from endpoint_load import serving
 from vllm_server import DEFAULTS, installed_python, running
 
-ENGINE = "embedded engine, float32"
+ENGINES = {dtype: f"embedded engine, {dtype}" for dtype in ("float32", "bfloat16")}
 PROMPT_TOKENS, NEW_TOKENS = 270, 64
 OTHERS, OTHERS_TOKENS, BEFORE_LONG = 8, 192, 16
 """Beside the long prompt: streams, the tokens of each, and how many of the first one's come before it."""
@@ -77,7 +79,7 @@ async def first_tokens(client: httpx.AsyncClient, model: str, draw: random.Rando
 async def longest_wait(client: httpx.AsyncClient, model: str, draw: random.Random, tokens: int) -> tuple[float, float]:
     """Seconds: the longest that a stream waited for a token after a long prompt came, and that one's first token."""
     arrived, waits = anyio.Event(), list[float]()
-    begun = first = 0.0
+    begun, first = math.inf, 0.0  # a stream that ends before the long prompt comes waits for nothing
 
     async def other(text: str) -> None:
         times = await stream(client, model, text, OTHERS_TOKENS, lambda count: count == BEFORE_LONG and arrived.set())
@@ -108,11 +110,14 @@ async def main() -> None:
         parser.error("vLLM is not installed; run `make vllm`")
     with ExitStack() as stack:
         log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "log.txt"
-        name, url, _ = stack.enter_context(serving(None))
-        vllm = stack.enter_context(running(python, embedded_folder(), log))
-        found = {who: (list[float](), list[float](), list[float]()) for who in (ENGINE, DEFAULTS)}
+        servers: dict[str, tuple[str, str]] = {}
+        for dtype, who in ENGINES.items():
+            name, url, _ = stack.enter_context(serving(None, "--dtype", dtype))
+            servers[who] = name, url
+        servers[DEFAULTS] = "model", stack.enter_context(running(python, embedded_folder(), log)).url
+        found = {who: (list[float](), list[float](), list[float]()) for who in servers}
         for number in range(options.rounds + 1):  # the first one warms up
-            for who, (model, base) in {ENGINE: (name, url), DEFAULTS: ("model", vllm.url)}.items():
+            for who, (model, base) in servers.items():
                 draw = random.Random(number)
                 async with httpx.AsyncClient(base_url=base, timeout=600) as client:
                     firsts = await first_tokens(client, model, draw, options.streams)

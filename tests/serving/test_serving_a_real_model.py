@@ -9,10 +9,12 @@ import openai
 import pydantic
 import pytest
 
+from sdk.errors import ConfigError
 from sdk.evidence.saved_weights import files_digest
 from sdk.policies.models.loading import load_tokenizer
 from sdk.policies.models.smollm2 import embedded_folder
 from sdk.serving import serve
+from sdk.serving.vllm_server import serve_with_vllm
 
 TOOLS = [
     {
@@ -200,3 +202,18 @@ def test_a_bias_and_penalties_of_a_request_change_its_answer(client):
     penalized = ask(client, logit_bias={str(token): 12}, frequency_penalty=2, presence_penalty=2, **options)
     assert 0 < penalized.choices[0].message.content.count("banana") < 12
     assert plain != biased
+
+
+def test_in_bfloat16_it_gives_nearly_the_same_probabilities_and_not_the_same(client):
+    options = {"temperature": 0, "logprobs": True, "max_tokens": 8}
+    with serve(None, port=0, model_name="base", dtype="bfloat16") as server:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as short:
+            ours, theirs = (ask(one, **options).choices[0].logprobs.content[0] for one in (client, short))
+    assert ours.token == theirs.token
+    assert 0 < abs(ours.logprob - theirs.logprob) < 0.2
+
+
+@pytest.mark.parametrize("start", [serve, serve_with_vllm])
+def test_a_number_format_that_no_engine_computes_in_is_refused(start):
+    with pytest.raises(ConfigError, match="dtype is 'int8'; give one of auto, float32, bfloat16"):
+        start(None, port=0, dtype="int8")

@@ -103,6 +103,14 @@ def test_the_log_goes_with_a_server_that_is_stopped(tiny_model_folder: Path, vll
         assert logs() == []
 
 
+def test_vllm_is_told_the_number_format(tiny_model_folder: Path, vllm: Vllm) -> None:
+    vllm()
+    with serve_with_vllm(tiny_model_folder, port=0, dtype="bfloat16") as server:
+        assert server.command[server.command.index("--dtype") + 1] == "bfloat16"
+    with serve_with_vllm(tiny_model_folder, port=0) as server:
+        assert "--dtype" not in server.command
+
+
 def test_the_log_goes_with_a_start_that_is_interrupted(tiny_model_folder: Path, vllm: Vllm, logs: Logs) -> None:
     vllm(first="interrupt()")
     told = CliRunner().invoke(app, ["serve", str(tiny_model_folder), "--engine", "vllm", "--port", "0"])

@@ -3,13 +3,22 @@
 torch and transformers are imported only when a model is loaded.
 """
 
-from .loading import DEFAULT_SAMPLING, EMBEDDED_NAME, LoadedModel, load_model, load_sampling, load_tokenizer
+from .loading import (
+    DEFAULT_SAMPLING,
+    EMBEDDED_NAME,
+    LoadedModel,
+    lacks_bfloat16,
+    load_model,
+    load_sampling,
+    load_tokenizer,
+)
 from .saving import save_model
 
 __all__ = [
     "DEFAULT_SAMPLING",
     "EMBEDDED_NAME",
     "LoadedModel",
+    "lacks_bfloat16",
     "load_model",
     "load_sampling",
     "load_tokenizer",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -286,3 +287,11 @@ def cached_folder(name: str, file: str = "config.json") -> Path | None:
     except ValueError:  # of the hub's own kind: no name of a model
         return None
     return Path(found).parent if isinstance(found, str) else None
+
+
+def lacks_bfloat16() -> bool:
+    """Whether the processor is known to lack instructions for bfloat16. Only newer releases of torch know, of x86."""
+    import torch
+
+    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return all(known.get(name) is False for name in ("avx512_bf16", "amx_bf16"))

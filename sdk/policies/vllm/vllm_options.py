@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -15,6 +15,7 @@ Way = Literal["adapter", "checkpoint", "transfer"]
 Publish = Literal["auto", "adapter", "checkpoint", "transfer"]
 Dtype = Literal["auto", "float32", "bfloat16"]
 """What a server computes in. `auto`: float32 on a CPU, what vLLM chooses on a GPU."""
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 MOST_VLLM_TEMPERATURE = 2.0
 """It refuses requests with more."""
 

@@ -56,7 +56,7 @@ def load_backend(
 ) -> Backend:
     """Load a model and start its engine; arguments as those of `serve`. `named`: from the model's own name to the one
     that clients ask for. Raises `ModelError`."""
-    from ..policies.models import lacks_bfloat16, load_model
+    from ..policies.models import has_bfloat16, load_model
 
     # Before torch is imported for the engine: a wrong folder is found at once.
     loaded = load_model(place, dtype=None if dtype == "auto" else dtype)
@@ -85,7 +85,7 @@ def load_backend(
             engine.close,
         )
         on_failure.pop_all()
-    if dtype == "bfloat16" and loaded.model.device.type == "cpu" and lacks_bfloat16():
+    if dtype == "bfloat16" and loaded.model.device.type == "cpu" and has_bfloat16() is False:
         log.warning("this machine's processor has no instructions for bfloat16: float32 takes about half the time")
     for setting in ("top_k", "min_p", "repetition_penalty"):
         value = getattr(loaded.model.generation_config, setting, None)

@@ -16,7 +16,7 @@ from mcp_bridge import Toolset
 from mcp_bridge.safe_text import plural
 
 from ..errors import ConfigError
-from ..policies.models.loading import folder_here, lacks_bfloat16
+from ..policies.models.loading import folder_here, has_bfloat16
 from ..policies.models.smollm2 import embedded_place
 from ..policies.vllm.published_weights import TransferSettings
 from ..policies.vllm.server_command import (
@@ -199,12 +199,15 @@ def plan_compute(
         placement = place_servers(config.vllm, [] if on_cpu else seen, weight_bytes=served, training=training)
         problems += placement.problems
         warnings += _releases(build, on_cpu, len(seen))
-    if gpus is None and on_cpu and dtype == "bfloat16" and not config.vllm.urls and lacks_bfloat16():
+    here_on_cpu = gpus is None and on_cpu and not config.vllm.urls
+    if here_on_cpu and dtype == "bfloat16" and has_bfloat16() is False:
         warnings.append(
             "sampler_dtype is bfloat16, for which this machine's processor has no instructions: rollouts may take "
             "twice as long as in float32; leave sampler_dtype out"
         )
     lines += [_training(model, config, seen, here), *_sampling(config, placement, build, on_cpu, dtype)]
+    if here_on_cpu and dtype == "float32" and has_bfloat16():
+        lines.append("sampler_dtype: bfloat16 takes less time for rollouts on this processor (docs/benchmarks.md)")
     if seen and here > len(seen):
         problems.append(
             f"{here} processes train here, and there {'is 1 GPU' if len(seen) == 1 else f'are {len(seen)} GPUs'}; "

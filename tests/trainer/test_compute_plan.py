@@ -104,7 +104,7 @@ def test_releases_that_were_not_tested_and_the_other_model_runner_are_warned_of(
 
 
 @pytest.mark.parametrize("has", ["avx512_bf16", "amx_bf16", None])
-def test_bfloat16_on_a_processor_without_instructions_for_it_is_warned_of(
+def test_bfloat16_is_warned_of_on_a_processor_without_instructions_for_it_and_proposed_on_others(
     monkeypatch: pytest.MonkeyPatch, has: str | None
 ) -> None:
     known = {"architecture": "x86_64", "avx512_bf16": False, "amx_bf16": False, **({has: True} if has else {})}
@@ -113,7 +113,9 @@ def test_bfloat16_on_a_processor_without_instructions_for_it_is_warned_of(
     told = [*plan_compute("0.1B", slow).warnings, *settle_sampler("0.1B", slow)[1]]
     assert len(told) == (0 if has else 2)
     assert all("this machine's processor has no instructions" in one for one in told)
-    assert plan_compute("0.1B", sdk.TrainConfig()).warnings == ()
+    plain = plan_compute("0.1B", sdk.TrainConfig())
+    assert plain.warnings == ()
+    assert ("bfloat16 takes less time" in str(plain)) == bool(has)
 
 
 @pytest.mark.parametrize(

@@ -289,9 +289,11 @@ def cached_folder(name: str, file: str = "config.json") -> Path | None:
     return Path(found).parent if isinstance(found, str) else None
 
 
-def lacks_bfloat16() -> bool:
-    """Whether the processor is known to lack instructions for bfloat16. Only newer releases of torch know, of x86."""
+def has_bfloat16() -> bool | None:
+    """Whether this machine's processor has instructions for bfloat16; None where torch cannot tell. Only newer releases
+    of it know, of x86."""
     import torch
 
-    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return all(known.get(name) is False for name in ("avx512_bf16", "amx_bf16"))
+    capabilities: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    known = [capabilities[name] for name in ("avx512_bf16", "amx_bf16") if name in capabilities]
+    return any(known) if known else None

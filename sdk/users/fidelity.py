@@ -91,7 +91,7 @@ def asked_facts(facts: Mapping[str, Fact], text: str) -> list[str]:
         by_name = {name: ways for name, fact in facts.items() if (ways := _asking_words(name, fact, sentence, said))}
         for name, ways in by_name.items():
             wider = any(ways < others for other, others in by_name.items() if other != name)
-            if not wider and not _stands_in(facts[name], said):
+            if not wider and not stands_in(facts[name], said):
                 found.add(name)
     return [name for name in facts if name in found]
 
@@ -112,7 +112,8 @@ def _asking_words(name: str, fact: Fact, sentence: str, said: list[str]) -> froz
     return frozenset(word for word in named if word in said) if set(telling) <= set(said) else frozenset()
 
 
-def _stands_in(fact: Fact, said: list[str]) -> bool:
+def stands_in(fact: Fact, said: list[str]) -> bool:
+    """Whether the fact's value is among these words; True and False are no words."""
     return fact.value is not None and not isinstance(fact.value, bool) and places(words(str(fact.value)), said)
 
 

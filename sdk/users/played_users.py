@@ -16,7 +16,7 @@ from ..policies.protocol import Agent, Sampling
 from ..policies.token_agent import turn_seed
 from ..records import CallRecord, Fact, Failure, Message, Rollout, Task, ToolCall, User, UserTurn
 from ..traces.identity import digest
-from .fidelity import UserJudge, asked_facts, is_yes_or_no, played_by_model, requests, user_failure, words
+from .fidelity import UserJudge, asked_facts, is_yes_or_no, played_by_model, requests, stands_in, user_failure, words
 
 CallTool = Callable[[ToolCall], Awaitable[ToolResult]]
 """Calls one of the user's tools in the rollout's world."""
@@ -167,14 +167,16 @@ PATIENCE = 2
 """Turns in which a user may be asked for nothing that it knows, or only for what it has told, before it ends the talk.
 """
 _CODE = re.compile(r"[\w@.+-]*\d[\w@.+-]*\w|\d")
+_CHOOSING = re.compile(r"\bor\b(?!\W+not\b)", re.IGNORECASE)
 
 
 class RuleUser:
     """Depends on the facts and on what was said, and on nothing else: no model, no chance.
 
-    It tells every fact that a message asks for; agrees to a question for yes or no, unless that has another value for
-    a fact that it names, which it corrects; says that it does not know where asked for something else; and ends the
-    talk when it is asked for nothing, or for nothing that helps more than `PATIENCE` times.
+    It tells every fact that a message asks for, or has as one of two choices; agrees to a question for yes or no,
+    unless that has another value for a fact that it names, which it corrects; says that it does not know where asked
+    for something else; and ends the talk when it is asked for nothing, or for nothing that helps more than `PATIENCE`
+    times.
     """
 
     async def turn(self, rollout: Rollout, call: CallTool, *, seed: int) -> UserTurn | None:  # noqa: ARG002
@@ -185,6 +187,7 @@ class RuleUser:
         turn = UserTurn(turn=rollout.turns, by="rules")
         asking = requests(heard)
         told = asked_facts(user.facts, heard)
+        told += [name for name, fact in user.facts.items() if any(_is_choice(fact, one) for one in asking)]
         if not asking and not told:
             return turn.model_copy(update={"ended": True})
         known = {name for before in rollout.user_turns for name in before.told}
@@ -238,7 +241,13 @@ def _contradicts(name: str, fact: Fact, sentence: str) -> bool:
         return False
     said = [found for found in _CODE.findall(sentence) if found.casefold() != value.casefold()]
     telling = set(words(name.replace("_", " "))) & set(words(sentence))
-    return bool(said and telling) and value.casefold() not in sentence.casefold()
+    own = rf"(?<!\d)(?<!\d[.,]){re.escape(value)}(?![.,]?\d)"
+    return bool(said and telling) and re.search(own, sentence, re.IGNORECASE) is None
+
+
+def _is_choice(fact: Fact, sentence: str) -> bool:
+    """Whether a question has the fact's value as one of its choices: "Is it 2342 or 2343?"."""
+    return _CHOOSING.search(sentence) is not None and stands_in(fact, words(sentence))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

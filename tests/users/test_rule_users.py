@@ -81,6 +81,22 @@ async def test_a_user_corrects_another_value_and_agrees_to_its_own() -> None:
     assert [turn.said for turn in rollout.user_turns] == ["No. The order id is 2342.", "Yes, please.", ""]
 
 
+@pytest.mark.parametrize(
+    ("message", "answer"),
+    [
+        ("Is it 2342 or 2343?", "The order id is 2342."),
+        ("2343 or 2342?", "The order id is 2342."),
+        ("Which order is it, 2342 or 2343?", "The order id is 2342."),
+        ("Is it order 2343 or order 2344?", "No. The order id is 2342."),
+        ("Shall I cancel 2342 or not?", "Yes, please."),
+        ("Shall I cancel order 23421?", "No. The order id is 2342."),
+    ],
+)
+async def test_a_user_chooses_its_own_value_and_takes_no_longer_number_for_it(message: str, answer: str) -> None:
+    rollout = await talk(User(scenario=CANCEL, facts={"order id": "2342"}), [message, "Done."])
+    assert rollout.user_turns[0].said == answer
+
+
 async def test_a_user_that_is_asked_for_nothing_it_knows_ends_the_talk_after_two_more_turns() -> None:
     user = User(scenario=CANCEL, facts={"order id": "2342"})
     rollout = await talk(user, ["What is your shoe size?"] * 8)

@@ -455,7 +455,9 @@ def compare_paired(
     threshold: float = 1.0,
     cluster_by: str = FAMILY,
 ) -> PairedComparison:
-    """Compare two conditions on the tasks scored in both. Tries at the same task are averaged first."""
+    """Compare two conditions on the tasks scored in both. Tries at the same task are averaged first. Raises
+    `ConfigError` for a threshold that is no finite number."""
+    require_threshold(threshold)
     before, after = success_by_task(first, threshold), success_by_task(second, threshold)
     both = sorted(before.keys() & after.keys())
     families = families_by_task([*first, *second], cluster_by)

@@ -256,11 +256,12 @@ def build_report(
     compare, (first, second); as in training where None. `prices`: by condition. `faults`: by condition and rollout, as
     `sdk.evaluation.faults` finds and judges them; found by rules where None, better so with the `tools`.
 
-    Raises `ValueError` without conditions, `ConfigError` where one has a rollout twice, for a pair with another name,
-    and for a tag that no task has.
+    Raises `ValueError` without conditions, `ConfigError` where one has a rollout twice, for a threshold that is no
+    finite number, for a pair with another name, and for a tag that no task has.
     """
     if not conditions:
         raise ValueError("there are no conditions to report; give at least one, such as {'untrained': rollouts}")
+    require_threshold(success_threshold, "success_threshold")
     compared = in_order(list(conditions)) if pairs is None else list(pairs)
     if unknown := [name for pair in compared for name in pair if name not in conditions]:
         raise ConfigError(f"pairs names {unknown[0]!r}, which is no condition; there are {', '.join(conditions)}")

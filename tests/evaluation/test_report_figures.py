@@ -53,6 +53,14 @@ def test_the_threshold_decides_what_is_a_success_and_forgives_rounding() -> None
     assert lenient.interval.estimate == 1.0
 
 
+def test_a_threshold_that_is_no_number_is_refused() -> None:
+    only = [make_rollout("t1", 1.0)]
+    with pytest.raises(ConfigError, match="success_threshold is nan; give a finite number"):
+        build_report({"only": only}, success_threshold=math.nan)
+    with pytest.raises(ConfigError, match="threshold is nan; give a finite number"):
+        compare_paired(only, only, names=("before", "after"), threshold=math.nan)
+
+
 def test_several_tries_at_a_task_count_as_one_task() -> None:
     tries = [make_rollout("t1", score, rollout_id=f"t1-{i}") for i, score in enumerate([1.0, 1.0, 0.0, 0.0])]
     success = build_report({"only": [*tries, make_rollout("t2", 1.0)]}).conditions["only"].success

@@ -58,6 +58,11 @@ async def test_right_code_passes_every_test_in_a_process_of_its_own():
 async def test_a_program_is_judged_by_what_it_prints():
     tests = [{"stdin": "20 1\n", "prints": "21"}, {"stdin": "1 1", "prints": "2\n"}]
     assert (await judge("print(sum(map(int, input().split())))", tests)).score == 1
+    at_exit = "import atexit, io, sys\nsys.stdout = io.StringIO()\n"
+    at_exit += (
+        "atexit.register(lambda: sys.__stdout__.write(sys.stdout.getvalue()))\nprint(sum(map(int, input().split())))"
+    )
+    assert (await judge(at_exit, tests)).score == 1
     half = await judge("print(21)", tests)
     assert (half.score, half.components) == (0, {"tests": 0.5})
 

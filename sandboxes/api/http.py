@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, unquote_plus, urlsplit
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 from python_multipart import parse_form
 from python_multipart.multipart import parse_options_header
@@ -35,6 +35,7 @@ from .shapes import Shapes
 if TYPE_CHECKING:
     from .api_twin import ApiTwin
 
+_IN_PATHS = "/:@!$&'()*+,;=%"
 _BAD_REQUEST = (400, 422)
 _UNPROCESSABLE = (422, 400)
 
@@ -46,11 +47,15 @@ class HttpFace:
         self._twin = twin
         self._shapes: Shapes = twin.blueprint.shapes
         servers = twin.blueprint.document.servers
-        self._base = urlsplit(servers[0]).path.rstrip("/") if servers else ""
+        self._base = quote(urlsplit(servers[0]).path.rstrip("/"), safe=_IN_PATHS) if servers else ""
         routes = [(re.split(r"\{[^{}]+\}", tool.operation.path), tool) for tool in twin.blueprint.tools.values()]
         # `/books/latest` before `/books/{id}`.
         routes.sort(key=lambda one: -sum(map(len, one[0])))
-        self._routes = [(re.compile("([^/]+)".join(map(re.escape, parts))), tool) for parts, tool in routes]
+        # Clients encode what may not stand in a path.
+        self._routes = [
+            (re.compile("([^/]+)".join(re.escape(quote(part, safe=_IN_PATHS)) for part in parts)), tool)
+            for parts, tool in routes
+        ]
 
     def answer(self, method: str, path: str, query: str, headers: Mapping[str, str], content: bytes) -> Reply:
         """The reply to one request. `path` is percent-encoded, as sent."""
@@ -131,8 +136,11 @@ def http_app(twin: ApiTwin) -> Starlette:
 
     async def answer(request: Request) -> Response:
         content = await request.body()
-        path = request.scope.get("raw_path", request.url.path.encode()).decode().partition("?")[0]
-        reply = face.answer(request.method, path, request.url.query, dict(request.headers), content)
+        # Some clients send letters as they stand, in any encoding.
+        raw = request.scope.get("raw_path") or request.scope["path"].encode()
+        path = quote(raw.partition(b"?")[0], safe=_IN_PATHS)
+        query = quote(request.scope["query_string"], safe=f"{_IN_PATHS}?[]|")
+        reply = face.answer(request.method, path, query, dict(request.headers), content)
         if reply.body is not NOTHING:
             text = json.dumps(reply.body, ensure_ascii=False, separators=(",", ":"))
             return Response(text, reply.status, media_type="application/json")

@@ -193,6 +193,30 @@ async def test_a_request_that_breaks_the_schema_has_the_status_and_shape_of_the_
         assert (await asked("GET", f"/customers/{body['id']}"))[0] == 404
 
 
+async def test_letters_beyond_ascii_in_a_path_are_found_and_bytes_that_are_no_text_break_nothing() -> None:
+    listed = {"content": {"application/json": {"schema": {"type": "array", "items": ROW}}}, "description": ""}
+    paths = {"/bücher/neue reihe": {"get": {"operationId": "list", "responses": {"200": listed}}}}
+    app = http_app(ApiTwin({"openapi": "3.1.0", "info": {"title": "t", "version": "1"}, "paths": paths}))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://t") as client:
+        assert (await client.get("/bücher/neue reihe")).status_code == 200
+
+        async def asked(raw_path: bytes, query: bytes) -> int:
+            told: list[Any] = []
+            scope = {"type": "http", "method": "GET", "path": "/", "raw_path": raw_path, "query_string": query}
+
+            async def body() -> dict[str, Any]:
+                return {"type": "http.request", "body": b""}
+
+            async def tell(message: Any) -> None:
+                told.append(message)
+
+            await app({**scope, "headers": [], "server": ("t", 80), "scheme": "http"}, body, tell)
+            return int(told[0]["status"])
+
+        assert await asked("/bücher/neue%20reihe".encode(), b"q=\xff") == 200
+        assert await asked(b"/b\xfccher", b"") == 404
+
+
 def test_the_command_prints_the_report_and_says_what_is_wrong() -> None:
     command = [sys.executable, "-m", "sandboxes.api"]
     done = subprocess.run([*command, str(SHOP)], capture_output=True, text=True, check=True)

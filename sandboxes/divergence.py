@@ -91,7 +91,8 @@ class Ignored:
     """
 
     def __init__(self, patterns: Sequence[str], tool: str = "") -> None:
-        """Raises `SourceError` for a pattern that is empty."""
+        """Raises `SourceError` for a pattern that is empty, and for a text in place of a list."""
+        _require_list("ignore", patterns)
         self._patterns = [_compiled(path) for path in _for_tool(patterns, tool)]
 
     def matches(self, path: Sequence[Step]) -> bool:
@@ -99,15 +100,23 @@ class Ignored:
         return any(pattern.fullmatch(text) for pattern in self._patterns)
 
 
+_BEGINNINGS = ("*", "**", "structured", "text")
+
+
+def _require_list(option: str, patterns: Sequence[str]) -> None:
+    if isinstance(patterns, str):
+        raise SourceError(f"{option} is {patterns!r}; it must be a list: [{patterns!r}]")
+
+
 def _for_tool(patterns: Sequence[str], tool: str) -> Iterator[str]:
     for pattern in patterns:
         owner, colon, path = pattern.partition(":")
         if not (path if colon else owner):
             raise SourceError(f"the path {pattern!r} to ignore is empty; write for example '**.updated_at'")
-        if not colon:
-            yield pattern
-        elif owner == tool:
+        if colon and owner == tool:
             yield path
+        elif not colon or owner.partition(".")[0] in _BEGINNINGS:  # a colon in a key: `**.xml:lang`
+            yield pattern
 
 
 def _compiled(path: str) -> re.Pattern[str]:
@@ -263,7 +272,7 @@ class DivergenceReport(BaseModel):
         if scrubbed:
             lines += ["", f"{scrubbed} calls were made with `***` where a part of their arguments was scrubbed."]
         lines += _schemas(self.tools) + _calls(self.calls)
-        return "\n".join(lines) + "\n"
+        return whole_characters("\n".join(lines) + "\n")
 
     def _summary(self) -> list[str]:
         compared = f"{self.compared} calls in {self.sessions} {plural(self.sessions, 'session')} were compared"
@@ -762,6 +771,7 @@ def _breaks_schema(answer: ToolResult, schema: Mapping[str, Any] | None) -> Diff
 
 
 def _texts(patterns: Sequence[str]) -> list[re.Pattern[str]]:
+    _require_list("ignore_text", patterns)
     found = []
     for pattern in patterns:
         try:

@@ -140,9 +140,11 @@ async def test_a_value_of_another_type_is_a_difference(cassette: Path) -> None:
 
 @pytest.mark.parametrize(("odd", "shown"), [(math.nan, "NaN"), (-math.inf, "-Infinity"), ("\ud83d", "\ufffd")])
 async def test_what_json_cannot_hold_does_not_spoil_the_report(cassette: Path, odd: Any, shown: str) -> None:
-    text = (await compare(cassette, Notes(spoil={"bread": odd}))).to_json()
-    found = strict_json(text.encode())
+    report = await compare(cassette, Notes(spoil={"bread": odd}))
+    found = strict_json(report.to_json().encode())
     assert found["calls"][0]["differences"][0]["twin"] == shown
+    call = report.calls[0].model_copy(update={"arguments": {"text": "\ud83d"}})
+    assert '"\ufffd"' in report.model_copy(update={"calls": [call]}).to_markdown().encode().decode()
 
 
 class Wrong(Notes):
@@ -419,6 +421,9 @@ async def test_a_pattern_that_is_none_is_refused(cassette: Path) -> None:
         await compare(cassette, Notes(), ignore_text=["("])
     with pytest.raises(SourceError, match=r"is empty; write for example"):
         await compare(cassette, Notes(), ignore=["add_note:"])
+    for option in ("ignore", "ignore_text"):
+        with pytest.raises(SourceError, match=rf"{option} is '\*\*.at'; it must be a list"):
+            await compare(cassette, Notes(), **{option: "**.at"})
 
 
 json_values = st.recursive(
@@ -451,6 +456,8 @@ def test_two_values_have_no_differences_exactly_where_they_are_equal(left: Any, 
         ("structured.*.id", ("structured", 3, 4, "id"), False),
         ("structured.items.**", ("structured", "items", 1, "x"), True),
         ("text", ("text",), True),
+        ("**.xml:lang", ("structured", "xml:lang"), True),
+        ("get_order:**.at", ("structured", "at"), False),
     ],
 )
 def test_paths_to_ignore(pattern: str, path: tuple[str | int, ...], matches: bool) -> None:

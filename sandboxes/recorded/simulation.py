@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -241,7 +240,9 @@ def _answered(call: Mapping[str, Any]) -> str:
 
 def _read(said: str, tool: Tool) -> RecordedResult:
     """The answer in the model's text. Raises `ValueError` with a message for the model."""
-    text = re.sub(r"<think>.*?</think>", "", said, flags=re.DOTALL).strip()
+    # Some templates open the reasoning themselves, so that a model writes its end alone.
+    before, closed, rest = said.partition("</think>")
+    text = rest if closed and not before.lstrip().startswith("{") else said
     start = text.find("{")
     if start < 0:
         raise ValueError("there is no JSON object in it")

@@ -108,6 +108,13 @@ async def test_an_answer_against_the_output_schema_is_asked_for_again_and_then_t
             await RecordedTwin(cassette, unseen=SimulatedAnswers(url, "desk")).call("add_note", {"text": "x"})
 
 
+@pytest.mark.parametrize("opens", ["<think>", ""])
+async def test_what_the_model_thinks_before_its_answer_is_left_out(cassette: Path, opens: str) -> None:
+    with endpoint(answers(opens + 'Rather {"text": "no"}?</think>{"structured": {"note_id": "n-9"}}')) as (url, _):
+        twin = RecordedTwin(cassette, unseen=SimulatedAnswers(url, "desk"))
+        assert (await twin.call("add_note", {"text": "tea"})).structured == {"note_id": "n-9"}
+
+
 async def test_an_error_can_be_simulated_and_changes_nothing(cassette: Path) -> None:
     with endpoint(answers({"error": "The desk is closed."})) as (url, _):
         twin = RecordedTwin(cassette, unseen=SimulatedAnswers(url, "desk"))

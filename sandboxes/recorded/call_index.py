@@ -153,16 +153,29 @@ class Effects:
         return result is None or not result.is_error or self._errors_change
 
 
+_WHOLE = re.compile(rf'(?<!\\)"{re.escape(HIDDEN)}"')
+"""A whole text of JSON that was scrubbed; not the end of one, as in `"\\"***"`."""
+
+
 def scrubbed_pattern(text: str) -> re.Pattern[str]:
     """A pattern for a text in which `***` matches any text."""
-    return re.compile(".*".join(re.escape(part) for part in text.split(HIDDEN)), flags=re.DOTALL)
+    *parts, end = text.split(HIDDEN)
+    before = f"{_holed(parts, '.')}.*" if parts else ""
+    return re.compile(before + re.escape(end), flags=re.DOTALL)
 
 
 def _scrubbed_json(text: str) -> re.Pattern[str]:
     """A pattern for canonical JSON in which `***` matches any part of a text, or a whole text or number."""
-    anything = r'(?:[^"\\]|\\.)*'
-    wholes = [anything.join(re.escape(part) for part in whole.split(HIDDEN)) for whole in text.split(f'"{HIDDEN}"')]
-    return re.compile(rf'(?:"{anything}"|-?[0-9][0-9.eE+-]*)'.join(wholes))
+    sign = r'(?:[^"\\]|\\.)'
+    wholes = [_holed(whole.split(HIDDEN), sign) for whole in _WHOLE.split(text)]
+    return re.compile(rf'(?:"{sign}*"|-?[0-9][0-9.eE+-]*)'.join(wholes))
+
+
+def _holed(parts: Sequence[str], sign: str) -> str:
+    """The parts with any number of signs between them. A hole ends where the next part stands first, which is never too
+    early: the hole after it takes the rest. Other ends would be tried in all combinations."""
+    first, *others = parts
+    return re.escape(first) + "".join(f"(?>{sign}*?{re.escape(part)})" for part in others)
 
 
 _LONGEST_COMPARED = 2000
@@ -201,7 +214,10 @@ def similarity(left: Any, right: Any) -> float:
     if isinstance(left, bool) or isinstance(right, bool):
         return float(left is right)
     if isinstance(left, int | float) and isinstance(right, int | float):
-        return max(0.0, 1 - abs(left - right) / (max(abs(left), abs(right)) or 1))
+        try:
+            return max(0.0, 1 - abs(left - right) / (max(abs(left), abs(right)) or 1))
+        except OverflowError:  # a whole number beyond all fractions
+            return 0.0
     if isinstance(left, str) and isinstance(right, str):
         if left == right:
             return 1.0

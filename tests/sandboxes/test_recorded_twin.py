@@ -214,6 +214,21 @@ async def test_a_scrubbed_part_of_an_argument_matches_whatever_stands_there(tmp_
         twin.fork().call_now("add_note", {"text": "/home-of-anyone/b.txt"})
 
 
+async def test_many_scrubbed_parts_are_matched_at_once_and_between_quotes_too(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    lines = "".join(f"key{number}: ***\n" for number in range(20))
+    await record_notes(path, [("add_note", {"text": f"{lines}end"}), ("add_note", {"text": 'say "***"'})])
+    twin = RecordedTwin(path)
+    found = twin.fork().call_now("add_note", {"text": f"{lines.replace('***', 'key1: x')}end"})
+    assert not found.is_error
+    with pytest.raises(NotRecorded):
+        twin.fork().call_now("add_note", {"text": "".join(f"key{n % 20}: x\n" for n in range(400))})
+    twin.call_now("add_note", {"text": lines + "end"})
+    with pytest.raises(NotRecorded):
+        twin.fork().call_now("add_note", {"text": 'say "a" or "b'})
+    assert not twin.call_now("add_note", {"text": 'say "it"'}).is_error
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -309,6 +324,10 @@ def test_nearness_is_one_for_equal_values_and_between_nothing_and_one_for_others
     assert similarity(left, right) == pytest.approx(similarity(right, left), abs=0.5)
     if canonical(left) == canonical(right):
         assert similarity(left, right) == pytest.approx(1.0)
+
+
+def test_a_number_that_no_fraction_reaches_is_near_to_none() -> None:
+    assert similarity({"n": 10**400}, {"n": 1.5}) == 0.0
 
 
 async def test_a_full_disk_loses_the_call_that_did_not_fit_and_leaves_the_cassette_whole(tmp_path: Path) -> None:

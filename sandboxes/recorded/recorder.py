@@ -657,7 +657,9 @@ class _Recorder:
         verb = self._verbs.get(params.name)
         if verb == OPEN_WORLD:
             given = params.arguments or {}
-            self._session(ctx, str(given.get("world", ""))).setup = dict(given.get("setup") or {})
+            # A name may come again: the world before was closed.
+            opened = self._sessions[self._key(ctx), str(given.get("world", ""))] = _Session()
+            opened.setup = dict(given.get("setup") or {})
         session = self._session(ctx, world) if verb is None else None
         order = session.next_order(params) if session is not None else 0
         began = time.perf_counter()

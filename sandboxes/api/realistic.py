@@ -101,14 +101,14 @@ def stamp(moment: datetime) -> str:
 
 
 def words_of(name: str) -> list[str]:
-    """`customerId`, `customer-id` and `CUSTOMER_ID` are `["customer", "id"]`."""
+    """`customerId`, `customer-id` and `CUSTOMER_ID` are `["customer", "id"]`, and `$` is `["$"]`."""
     return list(_words_of(name))
 
 
 @functools.lru_cache(maxsize=20_000)
 def _words_of(name: str) -> tuple[str, ...]:
     spaced = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1 \2", re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name))
-    return tuple(word.lower() for word in re.split(r"[^A-Za-z0-9]+", spaced) if word)
+    return tuple(word.lower() for word in re.split(r"[\W_]+", spaced) if word) or (name,) * bool(name)
 
 
 _AHEAD = re.compile(r"\b(due|expires?|expiry|expiration|until|deadline|next|scheduled?|eta|end|ends)\b")

@@ -310,10 +310,10 @@ class _Trip:
                 f"{name} was sent {field} {new!r}, and {read.operation.operation_id} gives {after.get(field)!r}"
             )
         if change.role == "update":
-            given = {words_of(one)[-1] for one in arguments}
+            given = {tuple(words_of(body.properties.get(one, one))[-1:]) for one in arguments}
             for other, value in before.items():
                 if (
-                    words_of(other)[-1] not in given
+                    tuple(words_of(other)[-1:]) not in given
                     and "".join(words_of(other)) not in CHANGED
                     and after.get(other) != value
                     and not isinstance(value, dict | list)

@@ -1153,3 +1153,14 @@ def test_times_are_found_however_they_are_written_and_codes_of_digits_are_no_tim
     assert [one["code"] for one in ok(twin, "listMeetings", sort="code")] == sorted(codes)
     for same in ("2026-03-01T10:00:00.000Z", "2026-03-01T12:00:00+02:00"):
         assert [one["code"] for one in ok(twin, "listMeetings", starts=same)] == ["10000101"]
+
+
+def test_names_in_other_letters_and_of_signs_alone_are_names() -> None:
+    sent = record(["名前"], **{"名前": TEXT, "größe": TEXT, "_": TEXT})
+    row = record(["id"], id=TEXT, **sent["properties"])
+    parts = operation("getPart", gives=record(**{"国": TEXT, "市": TEXT}), names={"国": TEXT, "市": TEXT})
+    one = operation("getOne", gives=record(name=TEXT), names={"$": TEXT})
+    paths = crud("/items", "Item", row, sent, changes={"patch": sent})
+    twin = ApiTwin(api({**paths, "/parts/{国}/{市}": {"get": parts}, "/all/{$}": {"get": one}}))
+    assert "1 of 1 resources that can be created hold" in str(twin.report())
+    assert "could not be tried" not in str(twin.report())

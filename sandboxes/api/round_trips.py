@@ -221,7 +221,9 @@ class _Trip:
             schema = tool.tool.input_schema["properties"][argument]
             is_set = argument in arguments or "default" in schema
             if is_set and parameter.location == "query" and parameter.name == plan.query.limit:
-                arguments[argument] = max(schema.get("enum", [schema.get("maximum", _MOST_ROWS)]))
+                most = schema.get("maximum", schema.get("exclusiveMaximum", _MOST_ROWS + 1) - 1)
+                sizes = schema.get("enum", [most])  # numbers, numbers as texts, or null
+                arguments[argument] = max(sizes, key=lambda one: int(one) if str(one).isdigit() else 0)
             if is_set and parameter.location == "query" and parameter.name in columns:
                 value = self._store.value(row.get(columns[parameter.name]))
                 if isinstance(value, dict):

@@ -783,6 +783,23 @@ def test_the_trial_looks_for_what_it_made_on_every_page(query: dict[str, Any]) -
     assert not orders(query).report().broken
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"type": "string", "enum": ["1", "2", "10"], "default": "1"},
+        {"type": ["integer", "null"], "enum": [None, 1, 50], "default": 1},
+        {"type": "integer", "exclusiveMaximum": 50, "default": 1},
+    ],
+)
+def test_the_trial_asks_for_as_many_rows_as_a_page_may_have(limit: Any) -> None:
+    row = record(["id"], id=TEXT, title=TEXT)
+    paths = crud("/things", "Thing", row, record(["title"], title=TEXT))
+    paths["/things"]["get"] = operation("listThings", gives={"type": "array", "items": row}, query={"limit": limit})
+    found = str(ApiTwin(api(paths)).report())
+    assert "1 of 1 resources that can be created hold" in found
+    assert "could not be tried" not in found
+
+
 def test_an_id_beside_the_key_is_the_same_as_text_and_as_a_number() -> None:
     row = record(["id", "key"], id=TEXT, key=TEXT, name=TEXT)
     paths = crud("/projects", "Project", row, record(["key"], key=TEXT, name=TEXT), parameter="key")

@@ -471,7 +471,9 @@ class Identifiers:
 
     def _in_text(self, text: str) -> str:
         known = {
-            old: new for (_, old), new in self._mapped.items() if isinstance(old, str) and len(old) >= _SHORTEST_IN_TEXT
+            old: new
+            for (_, old), new in self._mapped.items()
+            if isinstance(old, str) and len(old) >= _SHORTEST_IN_TEXT and old in text
         }
         if not known:
             return text

@@ -208,8 +208,8 @@ def readme(
 | reasoning parser of vLLM | {f"`{model.reasoning_parser}`" if model.reasoning_parser else "none"} |
 | tools in the prompt | {PROMPT_NAMES[model.tool_prompt]} |
 | digest of the weights | `{weights}` |""",
-        "`generation_config.json` has the sampling, and vLLM reads it: its `max_new_tokens` also limits requests that "
-        "ask for more. Prompts must be rendered with `chat_template.jinja`. LoRA adapters are merged into the weights.",
+        "`generation_config.json` has the sampling, and vLLM reads it. Prompts must be rendered with "
+        "`chat_template.jinja`. LoRA adapters are merged into the weights.",
     ]
     if model.tool_prompt != "full":
         parts.append(

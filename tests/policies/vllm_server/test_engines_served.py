@@ -337,11 +337,13 @@ def test_an_answer_names_the_weights_by_their_digest(served: Served, exported: P
     assert served.ask(max_tokens=2).system_fingerprint == f"fp_{digest[:16]}"
 
 
-def test_a_request_may_ask_for_another_sampling(served: Served) -> None:
+def test_a_request_may_ask_for_another_sampling(served: Served, tuned: LoadedModel) -> None:
     greedy = served.ask().choices[0].message.content
     sampled = {served.ask(temperature=1.0, seed=seed).choices[0].message.content for seed in (1, 2)}
     assert len(sampled | {greedy}) == 3
     assert served.ask(max_tokens=2).usage.completion_tokens == 2
+    longer, unending = MEASURED.max_tokens + 9, {str(tuned.tokenizer.eos_token_id): -100}
+    assert served.ask(max_tokens=longer, logit_bias=unending).usage.completion_tokens == longer
 
 
 def test_the_model_is_listed_and_another_is_an_error(served: Served) -> None:

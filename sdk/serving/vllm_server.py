@@ -4,6 +4,7 @@ the process that `toolbake serve` starts by it, watches and stops."""
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -27,6 +28,8 @@ from ..progress import Progress, Silent
 from ..records import PROMPT_NAMES, ToolPrompt
 from .backend import fingerprint_of, sampling_defaults
 from .server import DRAIN_S, address_of, bind, check_drain, check_dtype, served_name
+
+log = logging.getLogger(__name__)
 
 PARSERS: dict[str, tuple[str, str | None]] = {
     "template": ("hermes", None),
@@ -263,6 +266,8 @@ def serve_with_vllm(
     check_dtype(dtype)
     check_drain(drain_seconds)
     build = find_vllm(None)
+    if build.untested is not None:
+        log.warning(build.untested)
     listener = bind(host, port, api_key)  # refuses what must not be, before the model is looked at
     port = listener.getsockname()[1]
     url = address_of(listener)

@@ -21,6 +21,7 @@ from ..policies.models.smollm2 import embedded_place
 from ..policies.vllm.published_weights import TransferSettings
 from ..policies.vllm.server_command import (
     ON_GPUS,
+    TESTED,
     Placement,
     ServerCommand,
     TrainingMemory,
@@ -129,8 +130,6 @@ def _is_set(config: TrainConfig, name: str) -> bool:
     return bool(values[option])
 
 
-TESTED = ("0.32", "0.33")
-"""Releases of vLLM."""
 _WIDTHS = {"float32": 4, "bfloat16": 2}
 
 
@@ -357,11 +356,8 @@ def _releases(build: VllmBuild | None, on_cpu: bool, gpus: int) -> list[str]:
             f"the vLLM in {build.python} is a build for CPUs and does not use the {gpus} {plural(gpus, 'GPU')} here; "
             f"pip install 'vllm>={TESTED[0]},<0.34' in an environment of its own, and name its Python as vllm.python"
         )
-    if build is not None and build.version and not build.version.startswith(tuple(f"{one}." for one in TESTED)):
-        found.append(
-            f"vLLM {build.version} is installed in {build.python}, and toolbake is tested with {' and '.join(TESTED)}; "
-            f"pip install 'vllm>={TESTED[0]},<0.34' there"
-        )
+    if build is not None and build.untested is not None:
+        found.append(build.untested)
     if build is not None and not on_cpu and "VLLM_USE_V2_MODEL_RUNNER" not in os.environ:
         found.append(
             "on GPUs vLLM takes its model runner V2, with which toolbake has not been run; where log-probabilities "

@@ -133,6 +133,16 @@ def test_the_command_ends_with_an_error_that_names_the_log_of_a_server_that(
     assert told.stderr.count("exited with") == 1
 
 
+def test_a_release_of_vllm_that_was_not_tested_is_named_where_it_does_not_start(
+    tiny_model_folder: Path, vllm: Vllm, logs: Logs
+) -> None:
+    python = Path(vllm(first="sys.exit(2)"))
+    python.write_text(python.read_text().replace("0.32.0", "0.8.5"))
+    told = CliRunner().invoke(app, ["serve", str(tiny_model_folder), "--engine", "vllm", "--port", "0"])
+    assert f"vLLM 0.8.5 is installed in {python}, and toolbake is tested with 0.32 and 0.33" in told.stderr
+    assert told.stderr.count("exited with") == len(logs()) == 1
+
+
 def test_a_server_that_died_unnoticed_is_told_of_where_it_is_closed(
     tiny_model_folder: Path, vllm: Vllm, logs: Logs, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,6 +22,8 @@ from .vllm_options import Dtype, VllmOptions
 
 PYTHON_VARIABLE = "TOOLBAKE_VLLM_PYTHON"
 SERVED_MODEL = "base"
+TESTED = ("0.32", "0.33")
+"""Releases of vLLM."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,16 @@ class VllmBuild:
         if self.distribution == "vllm":
             return ["vllm.entrypoints.cli.main", "serve"]
         return ["vllm.entrypoints.openai.api_server", "--model"]
+
+    @property
+    def untested(self) -> str | None:
+        """The fix where it is another release than those that toolbake is tested with."""
+        if not self.version or self.version.startswith(tuple(f"{one}." for one in TESTED)):
+            return None
+        return (
+            f"vLLM {self.version} is installed in {self.python}, and toolbake is tested with {' and '.join(TESTED)}; "
+            f"pip install 'vllm>={TESTED[0]},<0.34' there"
+        )
 
 
 ON_GPUS = VllmBuild("python", "vllm", "", cpu=False)

@@ -18,7 +18,7 @@ from mcp_bridge.safe_text import plural
 from ..errors import ConfigError
 from ..policies.models.loading import folder_here, has_bfloat16
 from ..policies.models.smollm2 import embedded_place
-from ..policies.vllm.published_weights import TransferSettings
+from ..policies.vllm.published_weights import TransferSettings, check_trainer
 from ..policies.vllm.server_command import (
     ON_GPUS,
     TESTED,
@@ -197,6 +197,12 @@ def plan_compute(
         training = memory if seen else None
         placement = place_servers(config.vllm, [] if on_cpu else seen, weight_bytes=served, training=training)
         problems += placement.problems
+        by_gpu = config.vllm.way(config.lora.r) == "transfer" and config.vllm.transfer_backend != "shared_memory"
+        if gpus is None and by_gpu:
+            try:
+                check_trainer(config.vllm.transfer_backend)
+            except ConfigError as error:
+                problems.append(str(error))
         warnings += _releases(build, on_cpu, len(seen))
     here_on_cpu = gpus is None and on_cpu and not config.vllm.urls
     if here_on_cpu and dtype == "bfloat16" and has_bfloat16() is False:

@@ -93,6 +93,15 @@ def test_each_thing_that_is_wrong_has_a_line_with_its_fix(
     assert re.search(words, problems), problems
 
 
+@pytest.mark.parametrize("backend", ["nccl", "ipc"])
+def test_a_transfer_between_gpus_that_this_environment_cannot_make_is_a_problem(backend: str) -> None:
+    sent = {"publish": "transfer", "transfer_backend": backend, "urls": ["http://127.0.0.1:1"]}
+    (problem,) = plan_compute("1B", sdk.TrainConfig.of({"engine": "vllm", "vllm": sent})).problems
+    assert re.search(f"\"{backend}\".*the trainer's own environment needs the servers' release of vLLM", problem)
+    here = sdk.TrainConfig.of({"engine": "vllm", "vllm": {**sent, "transfer_backend": "shared_memory"}})
+    assert plan_compute("1B", here).problems == ()
+
+
 def test_releases_that_were_not_tested_and_the_other_model_runner_are_warned_of() -> None:
     old, runner = planned("1B", [80], build=VllmBuild("python", "vllm", "0.31.2", cpu=False)).warnings
     assert "vLLM 0.31.2 is installed in python, and toolbake is tested with 0.32 and 0.33" in old

@@ -126,6 +126,7 @@ def vllm_arguments(
     if model.context_tokens is not None:
         arguments += ["--max-model-len", str(model.context_tokens)]
     arguments += ["--generation-config", "auto", "--enable-auto-tool-choice", "--tool-call-parser", model.call_parser]
+    arguments += ["--exclude-tools-when-tool-choice-none"]  # else it writes calls, which come as text
     if model.reasoning_parser is not None:
         arguments += ["--reasoning-parser", model.reasoning_parser]
     if defaults:

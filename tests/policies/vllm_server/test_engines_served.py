@@ -196,6 +196,12 @@ def test_tools_calls_and_results_are_rendered_as_in_training(served: Served, tun
     assert reply.usage.prompt_tokens == prompt
 
 
+def test_the_prompt_shows_no_tools_where_none_may_be_called(served: Served, tuned: LoadedModel) -> None:
+    reply = served.ask(tools=[TOOL], tool_choice="none")
+    text, prompt, _ = measured_answer(tuned, ASK)
+    assert (reply.choices[0].message.content, reply.usage.prompt_tokens) == (text, prompt)
+
+
 def test_a_stream_has_the_same_answer(served: Served) -> None:
     whole = served.ask().choices[0]
     with served.client() as client:
@@ -472,7 +478,9 @@ def test_without_vllm_the_engine_is_refused_before_the_model_is_loaded(monkeypat
     monkeypatch.setenv("TOOLBAKE_VLLM_PYTHON", sys.executable)
     told = CliRunner().invoke(app, ["serve", "no-such-model", "--engine", "vllm"])
     assert told.exit_code == 1
-    assert "has no vLLM; name the Python of an environment that has it" in " ".join(told.stderr.split())
+    assert "has no vLLM; name the Python of an environment that has it in TOOLBAKE_VLLM_PYTHON" in " ".join(
+        told.stderr.split()
+    )
 
 
 def test_the_parsers_that_are_named_are_vllms(vllm_python: Path) -> None:

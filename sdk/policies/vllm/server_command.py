@@ -87,8 +87,8 @@ def find_vllm(named: str | None) -> VllmBuild:
 
 
 _FIX = (
-    f"name the Python of an environment that has it as vllm.python or in {PYTHON_VARIABLE} (`make vllm` makes one for "
-    "CPUs), or give vllm.urls of servers that run already"
+    f"name the Python of an environment that has it in {PYTHON_VARIABLE} (`make vllm` makes one for CPUs); a training "
+    "also takes vllm.python, or vllm.urls of servers that run already"
 )
 
 ON_CPU = ("--dtype", "float32", "--enforce-eager", "--no-enable-chunked-prefill")

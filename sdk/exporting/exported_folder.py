@@ -222,6 +222,7 @@ def readme(
         "## vLLM's command line",
         f"```bash\n{vllm_line(model)}\n```",
         f"On a CPU, with the build for CPUs:\n\n```bash\n{vllm_line(model, build=FOR_CPUS)}\n```",
+        "vLLM before 0.10 does not know `--exclude-tools-when-tool-choice-none`: leave it out there.",
         "## Check a server",
         "The tasks and the verifier of the training, asked at the server. Where the tasks have a `split`, add "
         "`--split heldout`.",

@@ -81,7 +81,9 @@ def exported(tuned: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return export(saved, "vllm", folder / "out")
 
 
-HANDED_ON = ("--max-logprobs=3", "--logits-processors=scripted_answers:ScriptedAnswers")
+LOGGED = ("--logging-config.formatter=json", "--disable-access-log-for-endpoints=/health,/metrics")
+"""As docs/serving.md has them."""
+HANDED_ON = ("--max-logprobs=3", "--logits-processors=scripted_answers:ScriptedAnswers", *LOGGED)
 """Answers to the agents of frameworks are scripted, as random weights make no calls. Other requests are the model's."""
 TESTS = Path(__file__).parents[2]
 
@@ -92,6 +94,8 @@ class Served:
 
     url: str
     process: subprocess.Popen[str]
+    log: Path | None
+    """vLLM's."""
 
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=KEY, max_retries=0)
@@ -115,15 +119,18 @@ def serving(folder: Path, engine: str, environment: dict[str, str], *more: str) 
     )
     try:
         assert process.stdout is not None
+        assert process.stderr is not None
         said = process.stdout.readline()
         assert " is served at " in said, process.communicate()[1]
-        yield Served(said.split(" is served at ")[1].split("/v1")[0], process)
+        told = next(process.stderr) + (next(process.stderr) if engine == "vllm" else "")
+        logs = [Path(log) for log in re.findall(r"^starting vLLM .*: (/.*\.log)$", told, re.MULTILINE)]
+        assert len(logs) == (engine == "vllm"), told
+        yield Served(said.split(" is served at ")[1].split("/v1")[0], process, *(logs or [None]))
     finally:
         process.send_signal(signal.SIGINT)
         errors = process.communicate(timeout=120)[1]
     assert process.returncode == 0, errors
-    logs = re.findall(r"^starting vLLM .*: (/.*\.log)$", errors, re.MULTILINE)
-    assert [Path(log).exists() for log in logs] == [False] * (engine == "vllm")
+    assert not any(log.exists() for log in logs)
 
 
 def by_vllm_of(python: Path, exported: Path) -> AbstractContextManager[Served]:
@@ -481,6 +488,21 @@ def test_without_vllm_the_engine_is_refused_before_the_model_is_loaded(monkeypat
     assert "has no vLLM; name the Python of an environment that has it in TOOLBAKE_VLLM_PYTHON" in " ".join(
         told.stderr.split()
     )
+
+
+@pytest.mark.parametrize("server", ["by_vllm", "by_the_newest_vllm"])
+def test_vllm_logs_json_and_no_health_where_it_is_told_as_documented(
+    server: str, request: pytest.FixtureRequest
+) -> None:
+    documented = (TESTS.parent / "docs" / "serving.md").read_text()
+    assert all(f"--vllm-arg={option}" in documented for option in LOGGED)
+    served: Served = request.getfixturevalue(server)
+    served.ask(max_tokens=1)
+    httpx.get(f"{served.url}/health")
+    assert served.log is not None
+    lines = served.log.read_text().splitlines()
+    assert [json.loads(line) for line in lines if "/v1/chat/completions" in line and "POST" in line]
+    assert not any("GET /health" in line for line in lines)
 
 
 def test_the_parsers_that_are_named_are_vllms(vllm_python: Path) -> None:

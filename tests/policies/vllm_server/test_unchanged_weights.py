@@ -21,9 +21,9 @@ def test_weights_are_published_where_a_step_has_changed_them_and_every_step_has_
     server: TokenServer, small_model_folder: Path, tmp_path: Path, signal: bool
 ) -> None:
     server.context = 4096
-    tools, prompts, coin = TRAINING
+    tools, prompts, every_other = TRAINING
     config = trained_on({"urls": [server.url]}, **{"grpo.warmup_steps": 0, "evaluation.validation": 0})
-    verifier = coin if signal else no_signal
+    verifier = every_other if signal else no_signal
     result = sdk.train(tools, prompts, verifier, str(small_model_folder), tmp_path / "run", config)
     folder = RunFolder.open_to_read(result.run_dir)
     steps = [line for line in folder.read_metrics() if line["stage"] == "grpo"]

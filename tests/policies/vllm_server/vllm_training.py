@@ -8,9 +8,9 @@ import sdk
 from sdk.traces import RunFolder
 
 
-def even_letters(rollout: sdk.Rollout) -> bool:
-    """A coin, so that groups have a signal whatever the model says."""
-    return sum(map(ord, rollout.messages[-1].content)) % 2 == 0
+def every_other(rollout: sdk.Rollout) -> bool:
+    """Passes half of each group, so that it has a signal whatever the model says."""
+    return ord(rollout.id[-1]) % 2 == 0  # the end of its number in the group
 
 
 def add(a: int, b: int) -> int:
@@ -18,7 +18,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-TRAINING: tuple[Any, ...] = ([add], [f"What is {n} + 1?" for n in range(4)], even_letters)
+TRAINING: tuple[Any, ...] = ([add], [f"What is {n} + 1?" for n in range(4)], every_other)
 """Tools, prompts and verifier."""
 
 

@@ -312,10 +312,10 @@ class _Trip:
                 f"{name} was sent {field} {new!r}, and {read.operation.operation_id} gives {after.get(field)!r}"
             )
         if change.role == "update":
-            given = {tuple(words_of(body.properties.get(one, one))[-1:]) for one in arguments}
+            given = [words_of(body.properties.get(one, one))[-1:] for one in arguments]
             for other, value in before.items():
                 if (
-                    tuple(words_of(other)[-1:]) not in given
+                    words_of(other)[-1:] not in given
                     and "".join(words_of(other)) not in CHANGED
                     and after.get(other) != value
                     and not isinstance(value, dict | list)

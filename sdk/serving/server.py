@@ -235,8 +235,8 @@ def serve(
     `tool_prompt`: how much of a request's tools the prompt shows, `full`, `names` or `none`; where not given as much as
     the model was trained with, as its folder says, with a warning in the log where that is less. Calls are read in all
     cases, where the request has tools. `dtype`: the number format to compute in; `auto` takes float32 on a CPU and
-    bfloat16 on a GPU. `max_waiting`: so many answers may be without a first token; a request beyond
-    that gets 429. `drain_seconds`: how long requests in flight may take when the server closes.
+    bfloat16 on a GPU. `max_waiting`: so many answers may be without a first token; a request beyond that gets 429.
+    `drain_seconds`: how long requests in flight may take when the server closes.
 
     Raises `ConfigError` for an address that cannot be used, before the model is loaded, and `ModelError` for a
     model that cannot be.

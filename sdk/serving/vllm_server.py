@@ -22,7 +22,7 @@ from ..policies.rendering import make_renderer
 from ..policies.rendering.renderer import ASK, PROBE_TOOL
 from ..policies.server_process import ServerProcess, wait_until_ready
 from ..policies.tool_prompt import shown_by_default
-from ..policies.vllm.server_command import ON_CPU, ON_CPU_FAST, ON_GPUS, VllmBuild, find_vllm
+from ..policies.vllm.server_command import ON_GPUS, VllmBuild, find_vllm
 from ..policies.vllm.vllm_options import Dtype
 from ..progress import Progress, Silent
 from ..records import PROMPT_NAMES, ToolPrompt
@@ -131,9 +131,7 @@ def vllm_arguments(
         arguments += ["--reasoning-parser", model.reasoning_parser]
     if defaults:
         arguments += ["--override-generation-config", json.dumps(dict(defaults))]
-    if build.cpu:
-        return [*arguments, *(ON_CPU_FAST if dtype == "bfloat16" else ON_CPU)]
-    return arguments if dtype == "auto" else [*arguments, "--dtype", dtype]
+    return [*arguments, *build.computing_in(dtype)]
 
 
 def as_typed(arguments: Sequence[str]) -> list[str]:

@@ -20,8 +20,8 @@ from ..policies.models.loading import folder_here, has_bfloat16
 from ..policies.models.smollm2 import embedded_place
 from ..policies.vllm.published_weights import TransferSettings, check_trainer
 from ..policies.vllm.server_command import (
+    INSTALL,
     ON_GPUS,
-    TESTED,
     Placement,
     ServerCommand,
     TrainingMemory,
@@ -360,7 +360,7 @@ def _releases(build: VllmBuild | None, on_cpu: bool, gpus: int) -> list[str]:
     if build is not None and build.cpu and gpus:
         found.append(
             f"the vLLM in {build.python} is a build for CPUs and does not use the {gpus} {plural(gpus, 'GPU')} here; "
-            f"pip install 'vllm>={TESTED[0]},<0.34' in an environment of its own, and name its Python as vllm.python"
+            f"{INSTALL} in an environment of its own, and name its Python as vllm.python"
         )
     if build is not None and build.untested is not None:
         found.append(build.untested)

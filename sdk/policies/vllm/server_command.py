@@ -24,6 +24,7 @@ PYTHON_VARIABLE = "TOOLBAKE_VLLM_PYTHON"
 SERVED_MODEL = "base"
 TESTED = ("0.32", "0.33")
 """Releases of vLLM."""
+INSTALL = "pip install 'vllm>=0.32,<0.34'"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class VllmBuild:
             return ["vllm.entrypoints.cli.main", "serve"]
         return ["vllm.entrypoints.openai.api_server", "--model"]
 
+    def computing_in(self, dtype: Dtype) -> Sequence[str]:
+        """The arguments by which its server computes in `dtype`."""
+        if self.cpu:
+            return ON_CPU_FAST if dtype == "bfloat16" else ON_CPU
+        return () if dtype == "auto" else ("--dtype", dtype)
+
     @property
     def untested(self) -> str | None:
         """The fix where it is another release than those that toolbake is tested with."""
@@ -52,7 +59,7 @@ class VllmBuild:
             return None
         return (
             f"vLLM {self.version} is installed in {self.python}, and toolbake is tested with {' and '.join(TESTED)}; "
-            f"pip install 'vllm>={TESTED[0]},<0.34' there"
+            f"{INSTALL} there"
         )
 
 
@@ -114,10 +121,7 @@ def server_arguments(
     arguments = [*build.program, model, "--served-model-name", SERVED_MODEL, "--host", "127.0.0.1"]
     arguments += ["--logprobs-mode", "processed_logprobs", "--enable-prefix-caching"]
     arguments += ["--structured-outputs-config", '{"backend": "guidance"}']
-    if build.cpu:
-        arguments += ON_CPU_FAST if dtype == "bfloat16" else ON_CPU
-    elif dtype != "auto":
-        arguments += ["--dtype", dtype]
+    arguments += build.computing_in(dtype)
     if context_tokens is not None:
         arguments += ["--max-model-len", str(context_tokens)]
     elif not build.cpu:

@@ -123,6 +123,9 @@ async def certify_async(
                     connect_timeout_s=connect_timeout_s,
                     progress=progress,
                 )
+        except anyio.get_cancelled_exc_class():  # Ctrl-C: the probes took minutes
+            progress.say(f"The training against the verifier was stopped. Before it:\n{certificate}")
+            raise
         except (ToolbakeError, BridgeError) as error:
             failure = str(error)
         except Exception as error:  # the probes took minutes: whatever fails here, what they found is handed back

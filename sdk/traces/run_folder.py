@@ -104,7 +104,7 @@ def _require_last_checkpoint(path: Path, option: str | None, before: int, now: i
     """Of a finished run that is to be trained longer. Raises `RunFolderError`."""
     if not (path / "stages" / "grpo.json").is_file() or any((path / LAST_CHECKPOINT).glob("*")):
         return
-    if any((path / "checkpoints" / "grpo").glob(f"checkpoint-{before}")):  # it was stopped as it began to go on
+    if any((path / "checkpoints" / "grpo").glob("checkpoint-*")):  # it was stopped as it began to go on
         return
     raise RunFolderError(
         f"{path} holds a run that is finished, with {option} {before}, and cannot be trained to {now}: the state of "

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
+from heard import Heard
 
 import sdk
+from sdk.progress import Step
 
 SHORT = {"max_turns": 1, "max_turn_tokens": 2, "max_tokens": 2}
 
@@ -63,6 +67,26 @@ def test_a_model_that_is_not_there_is_named_before_the_probes_are_played(tmp_pat
     with pytest.raises(sdk.ModelError, match="nowhere"):
         sdk.certify([add], tasks(), verify, train_minutes=1, model=str(tmp_path / "nowhere"), limits=SHORT)
     assert asked == []
+
+
+async def test_a_training_that_is_stopped_shows_what_the_probes_found(tiny_model_folder: Path) -> None:
+    with anyio.CancelScope() as scope:
+
+        class StopsTheTraining(Heard):
+            def track(self, title: str, total: int, done: int = 0) -> AbstractContextManager[Step]:
+                if title == "GRPO":
+                    scope.cancel()
+                return super().track(title, total, done)
+
+        heard = StopsTheTraining()
+        await sdk.certify_async(
+            [add], tasks(), lambda _: 1.0, most_tasks=2, train_minutes=5, model=tiny_model_folder, limits=SHORT,
+            progress=heard,
+        )  # fmt: skip
+    assert scope.cancelled_caught
+    said = heard.lines[-1]
+    assert said.startswith("The training against the verifier was stopped. Before it:\n")
+    assert "constant" in said
 
 
 def test_a_training_that_fails_keeps_what_the_probes_found_and_tells_why(

@@ -252,9 +252,17 @@ def right_once_in_a_while(rollout: sdk.Rollout) -> float:
     return 1.0 if min(said, default=9) >= 4 and rollout.step < 0 else right_untrained(rollout)
 
 
+class Killed(Exception):
+    pass
+
+
+def killed(*_: object) -> None:
+    raise Killed
+
+
 @pytest.mark.timeout(300)
 def test_a_run_ends_early_says_so_is_as_it_was_when_called_again_and_can_be_trained_longer(
-    tiny_model_dir: Path, tmp_path: Path
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = {**BRIEF, "grpo.save_steps": 1, "evaluation.early_stopping_patience": 2}
     words = [f"Where is order {n}?" for n in range(10)]
@@ -290,6 +298,10 @@ def test_a_run_ends_early_says_so_is_as_it_was_when_called_again_and_can_be_trai
     assert again.report.run["ended_early"] == reason
     assert (again.run_dir / "metrics.jsonl").read_bytes() == metrics
 
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "reopen_stage", killed)
+        with pytest.raises(Killed):
+            run(5)
     longer, heard = run(6)
     assert steps_made() == [0, 1, 2, 3, 4, 5]
     assert "ended_early" not in longer.report.run

@@ -197,10 +197,11 @@ Temperature = Annotated[
     float, sampling_opt("--temperature", "0 takes the likeliest token every time; 1 samples as trained.", min=0.0)
 ]
 StrictTools = Annotated[
-    bool,
+    bool | None,
     sampling_opt(
-        "--strict-tools",
+        "--strict-tools/--no-strict-tools",
         "Hold calls to the tools and their schemas while they are sampled, as for clients that set strict: true.",
+        default="as each model was measured by its training",
     ),
 ]
 Seed = Annotated[int, sampling_opt("--seed", "What sampling depends on where the temperature is above 0.")]

@@ -21,6 +21,7 @@ from ..errors import ConfigError, require_number
 from ..policies.model_source import (
     ModelSource,
     check_model_source,
+    default_strict,
     default_tool_prompt,
     model_label,
     open_agent,
@@ -72,6 +73,8 @@ class Condition:
     open."""
     source: ModelSource
     tool_prompt: ToolPrompt
+    strict_tools: bool
+    """Whether its calls are held to the tools and their schemas."""
     stage: str
     """Where the run folder keeps its rollouts."""
 
@@ -98,8 +101,15 @@ class Plan:
         if self.pairs is None:
             only = self.conditions[0]
             less = {} if only.tool_prompt == "full" else {"tool_prompt": only.tool_prompt}
-            return {"evaluate": model_label(only.source), **less}
-        return {"evaluate": [[c.name, c.tool_prompt, model_label(c.source)] for c in self.conditions]}
+            return {"evaluate": model_label(only.source), **less, **self.strictness}
+        conditions = [[c.name, c.tool_prompt, model_label(c.source)] for c in self.conditions]
+        return {"evaluate": conditions, **self.strictness}
+
+    @property
+    def strictness(self) -> dict[str, Any]:
+        """`strict_tools`: True, or the names of the policies that are held so; nothing where none is."""
+        held = [policy for policy, conditions in self.policies.items() if conditions[0].strict_tools]
+        return {"strict_tools": True if len(held) == len(self.policies) else held} if held else {}
 
 
 def make_plan(
@@ -108,9 +118,10 @@ def make_plan(
     baseline: str | None,
     tool_prompts: ToolPrompt | Sequence[ToolPrompt] | None,
     outside: Collection[str] = (),
+    strict_tools: bool | None = None,
 ) -> Plan:
-    """Check what the user names, and order it. `tool_prompts`: what each was trained with where None. `outside`: the
-    names of verdicts that were made elsewhere, with which `_pairs` compares.
+    """Check what the user names, and order it. `tool_prompts` and `strict_tools`: what each was trained and measured
+    with where None. `outside`: the names of verdicts that were made elsewhere, with which `_pairs` compares.
 
     Raises `ConfigError`, and `ModelError` for a model's folder that is damaged.
     """
@@ -123,19 +134,23 @@ def make_plan(
     if baseline is not None and baseline not in {*named, *outside}:
         raise ConfigError(f"`baseline` is {baseline!r}, which is not evaluated; the names are {', '.join(named)}")
     lengths = {policy: asked or [default_tool_prompt(source)] for policy, source in named.items()}
+    if strict_tools:
+        for source in named.values():
+            require_strict(source)
+    strict = {policy: default_strict(one) if strict_tools is None else strict_tools for policy, one in named.items()}
     if models is None and len(lengths[_label(model)]) == 1:
         if baseline is not None and not outside:
             raise ConfigError(f"baseline {baseline!r} does nothing with one policy; give several as models")
         policy, (length,) = _label(model), lengths[_label(model)]
         name = None if length == "full" else _condition_name(policy, length, [length])
-        return Plan([Condition(policy, name, model, length, SINGLE_STAGE)], None)
+        return Plan([Condition(policy, name, model, length, strict[policy], SINGLE_STAGE)], None)
     names = {
         (policy, length): _condition_name(policy, length, lengths[policy])
         for policy in named
         for length in lengths[policy]
     }
     conditions = [
-        Condition(policy, name, named[policy], length, f"{SINGLE_STAGE}_{place:02d}_{_slug(name)}")
+        Condition(policy, name, named[policy], length, strict[policy], f"{SINGLE_STAGE}_{place:02d}_{_slug(name)}")
         for place, ((policy, length), name) in enumerate(names.items(), start=1)
     ]
     first = baseline if baseline in named else next(iter(named))
@@ -232,7 +247,7 @@ async def evaluate_async(
     connect_timeout_s: float = 120.0,
     concurrency: int = 64,
     temperature: float = 0.0,
-    strict_tools: bool = False,
+    strict_tools: bool | None = None,
     seed: int = 0,
     success_threshold: float = 1.0,
     progress: Progress | None = None,
@@ -248,7 +263,8 @@ async def evaluate_async(
     your own that plays the rollouts, see `docs/agents.md`. `user_model`: plays the users of all tasks, and `user_judge`
     looks at them, see `docs/users.md`. `handlers`: who answers what servers ask during calls.
     `connect_timeout_s`: how long a server may take to start. `strict_tools`: the calls that a model begins become calls
-    of its tools, with arguments that their schemas allow, as for clients that set `strict: true`. All of them, with
+    of its tools, with arguments that their schemas allow, as for clients that set `strict: true`; None: of models that
+    their training measured so. All of them, with
     their defaults, are in `docs/evaluation.md`.
 
     With `output_dir`, every rollout and the report are kept, and a run that was cut off goes on. Raises what
@@ -257,7 +273,7 @@ async def evaluate_async(
     """
     check_verifier(verifier)
     program = program_of(agent)
-    plan = make_plan(model, models, baseline, tool_prompts, outside=verdicts or ())
+    plan = make_plan(model, models, baseline, tool_prompts, verdicts or (), strict_tools)
     elsewhere = read_verdicts(verdicts, {*plan.policies, *(one.name for one in plan.conditions if one.name)})
     progress = progress or Silent()
     require_threshold(success_threshold, "success_threshold")
@@ -270,8 +286,6 @@ async def evaluate_async(
     require_cluster(cluster_by, tasks)
     _check_fault_judge(fault_judge)
     for conditions in plan.policies.values():
-        if strict_tools:
-            require_strict(conditions[0].source)
         await anyio.to_thread.run_sync(require_shown, conditions[0].source, [c.tool_prompt for c in conditions])
     for condition in plan.conditions:
         if tool_prompts is None and condition.tool_prompt != "full":
@@ -303,7 +317,6 @@ async def evaluate_async(
             **(await anyio.to_thread.run_sync(weights_identity, *sources) if output_dir is not None else {}),
             **({"verdicts": digest(_plain_verdicts(elsewhere))} if elsewhere else {}),
             "temperature": temperature,
-            **({"strict_tools": True} if strict_tools else {}),
             "seed": seed,
         }
         kept = nullcontext() if output_dir is None else RunFolder.create_or_resume(Path(output_dir), identity)
@@ -322,9 +335,7 @@ async def evaluate_async(
                 host=host,
                 users=users,
             )
-            measured = await _measured(
-                plan, tasks, context, outside, samples=samples, temperature=temperature, strict_tools=strict_tools
-            )
+            measured = await _measured(plan, tasks, context, outside, samples=samples, temperature=temperature)
             rollouts = {**outside, **measured}
             pairs = _pairs(plan, list(outside), list(measured), baseline)
             faults = {name: outside_faults(of_condition, success_threshold) for name, of_condition in outside.items()}
@@ -394,13 +405,13 @@ async def _measured(
     *,
     samples: int,
     temperature: float,
-    strict_tools: bool,
 ) -> dict[str, list[Rollout]]:
     """Rollouts by the name of their condition. One policy is open at a time: none waits for another's machine. Raises
     `ConfigError` for a name that verdicts from `outside` have, too."""
     rollouts: dict[str, list[Rollout]] = {}
     for conditions in plan.policies.values():
-        async with open_agent(conditions[0].source, rows=context.concurrency, strict_tools=strict_tools) as agent:
+        strict = conditions[0].strict_tools
+        async with open_agent(conditions[0].source, rows=context.concurrency, strict_tools=strict) as agent:
             for condition in conditions:
                 require_other_names(outside, {condition.name or agent.name})
                 found = rollouts[condition.name or agent.name] = await measure(
@@ -412,7 +423,7 @@ async def _measured(
                     temperature=temperature,
                     samples=samples,
                     tool_prompt=condition.tool_prompt,
-                    strict_tools=strict_tools,
+                    strict_tools=strict,
                 )
                 less = [rollout for rollout in found if rollout.tool_prompt != condition.tool_prompt]
                 if less:
@@ -447,8 +458,14 @@ def _facts(
     }
     facts = run_facts(folder.info if folder is not None else None, identity) | guard_facts(source)
     every = [rollout for of_condition in rollouts.values() for rollout in of_condition]
-    strict = {"strict_tools": True} if identity.get("strict_tools") else {}
-    return {"model": name, "tool_prompt": shown, **strict, **facts, **call_facts(every), **agent_facts(program, every)}
+    return {
+        "model": name,
+        "tool_prompt": shown,
+        **plan.strictness,
+        **facts,
+        **call_facts(every),
+        **agent_facts(program, every),
+    }
 
 
 async def rollout_async(
@@ -463,7 +480,7 @@ async def rollout_async(
     handlers: Handlers | None = None,
     connect_timeout_s: float = 120.0,
     temperature: float = 0.0,
-    strict_tools: bool = False,
+    strict_tools: bool | None = None,
     seed: int = 0,
 ) -> Rollout:
     """One conversation, to look at. `prompt`: a string, a mapping or a `Task`. Scored if a verifier is given.
@@ -484,15 +501,16 @@ async def rollout_async(
     ) as source:
         bounds.check(source.tools)
         warn_of(source.live_destructive)
+        strict = default_strict(model) if strict_tools is None else strict_tools
         async with (
             open_users(tasks, source.tools, user_model=user_model, rows=1) as users,
-            open_agent(model, rows=1, strict_tools=strict_tools) as policy,
+            open_agent(model, rows=1, strict_tools=strict) as policy,
             host_of(program) as host,
         ):
             engine = RolloutEngine(
                 agent=policy, source=source, verifier=verifier, limits=bounds, host=host, users=users
             )
             most = bounds.max_turn_tokens
-            sampling = Sampling(temperature=temperature, max_tokens=most, strict_tools=strict_tools)
+            sampling = Sampling(temperature=temperature, max_tokens=most, strict_tools=strict)
             job = Job(id=f"rollout/{tasks[0].id}", task=tasks[0], seed=seed)
             return (await engine.run([job], sampling=sampling))[0]

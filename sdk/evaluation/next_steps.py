@@ -54,12 +54,14 @@ def next_steps(
     threshold: float,
     learnt: float | None,
     lost: float,
+    strict: bool,
 ) -> list[str]:
     """What the figures of a run advise, the gravest first; nothing where they give no reason.
 
     `practice`: the rollouts of GRPO, in the order of its steps. `heldout`: those of the last weights. `training`: of
     GRPO; None where there was a warm start alone. `learnt`: held-out success after GRPO less that before it. `lost`:
-    success of the weights that are handed over less that of GRPO's last ones, on the tasks kept aside.
+    success of the weights that are handed over less that of GRPO's last ones, on the tasks kept aside. `strict`:
+    whether calls were held to the tools and their schemas.
     """
     kind_of = _kinds([rollout.task for rollout in heldout])
     of_kind = defaultdict[str, list[_Practised]](list)
@@ -73,9 +75,10 @@ def next_steps(
     for rollout in heldout:
         if rollout.scored:
             measured[kind_of(rollout.task)].append(is_success(rollout, threshold))
+    refused = [] if strict else _refused_calls(heldout, threshold)
     if training is None:
         cut_off = _cut_off([rollout.stop_reason for rollout in heldout if rollout.scored], "held-out rollouts")
-        further = [*_one_answer(heldout, kind_of), *_refused_calls(heldout, threshold)]
+        further = [*_one_answer(heldout, kind_of), *refused]
         return [*cut_off, *_never_solved(measured), *further]
     late = [one.stop_reason for practised in of_kind.values() for one in practised[len(practised) // 2 :]]
     steps = [
@@ -84,7 +87,7 @@ def next_steps(
         *_without_signal(of_kind),
         *_other_families(of_kind, measured),
         *_one_answer(heldout, kind_of),
-        *_refused_calls(heldout, threshold),
+        *refused,
         *_reward_alone(training, learnt),
     ]
     if lost >= _RISE:

@@ -122,7 +122,9 @@ def prompt_note(report: Report) -> list[str]:
     evaluation that did so without saying it in its name: a model behind an endpoint that shows less than it is sent.
     And one where calls were held to their schemas."""
     shown = report.run.get("tool_prompt")
-    notes = ["Calls were held to the tools and their schemas (strict_tools)."] if report.run.get("strict_tools") else []
+    held = report.run.get("strict_tools")
+    whose = f"Calls of {', '.join(map(one_line, held))}" if isinstance(held, list) else "Calls"
+    notes = [f"{whose} were held to the tools and their schemas (strict_tools)."] if held else []
     if isinstance(shown, Mapping):
         for name, said in shown.items():
             # The tool prompt in a condition's name; full schemas where there is none.

@@ -207,6 +207,7 @@ def readme(
 | tool-call parser of vLLM | `{model.call_parser}` |
 | reasoning parser of vLLM | {f"`{model.reasoning_parser}`" if model.reasoning_parser else "none"} |
 | tools in the prompt | {PROMPT_NAMES[model.tool_prompt]} |
+| calls | {"held to the tools and their schemas" if model.strict_tools else "as the model writes them"} |
 | digest of the weights | `{weights}` |""",
         "`generation_config.json` has the sampling, and vLLM reads it. Prompts must be rendered with "
         "`chat_template.jinja`. LoRA adapters are merged into the weights.",
@@ -215,6 +216,11 @@ def readme(
         parts.append(
             f"In training, prompts showed {PROMPT_NAMES[model.tool_prompt]} of the tools. Other servers show what "
             "clients send, so clients must send tools without descriptions and parameters."
+        )
+    if model.strict_tools:
+        parts.append(
+            "`--tool-strict-level parameter` holds calls to the tools and their schemas. For a release of vLLM that "
+            "does not know it, leave it out and set `strict: true` in the tools, as for other servers."
         )
     if report is not None:
         parts.append(f"```text\n{report}\n```")

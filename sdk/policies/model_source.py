@@ -191,6 +191,16 @@ def default_tool_prompt(model: ModelSource) -> ToolPrompt:
     return found
 
 
+def default_strict(model: ModelSource) -> bool:
+    """Whether the calls of a checked source are held to their schemas where nobody says otherwise: as its folder was
+    measured. Raises `ModelError` for a folder that is damaged."""
+    if _is_vllm(model):
+        model, options = _vllm_options(model)
+        if options.urls:  # servers that run already may not follow grammars
+            return False
+    return isinstance(model, str | Path) and read_notes(model_of(model))[2]
+
+
 def require_shown(source: ModelSource, lengths: Iterable[ToolPrompt]) -> None:
     """Raises what a policy would come upon later if its prompts showed so much of the tools.
 

@@ -30,7 +30,8 @@ class Backend:
 
     generator: Answering
     defaults: Sampling
-    """The sampling where a request sets no temperature, top_p or limit."""
+    """The sampling where a request sets no temperature, top_p or limit. `strict_tools`: calls of tools that are not
+    `strict: true` are held to their schemas, too."""
     tool_prompt: ToolPrompt = "full"
     """How much of a request's tools the prompt shows."""
     fingerprint: str | None = None
@@ -49,6 +50,7 @@ def load_backend(
     *,
     family: str | None,
     tool_prompt: ToolPrompt | None,
+    strict_tools: bool | None,
     dtype: Dtype,
     temperature: float | None,
     default_max_tokens: int | None,
@@ -75,7 +77,14 @@ def load_backend(
         except ModelError as error:
             grammars = None
             log.warning("%s: response_format and tool_choice are refused: %s", name, error)
-        defaults = sampling_defaults(loaded.sampling, temperature, default_max_tokens)
+        strict = loaded.strict_tools if strict_tools is None else strict_tools
+        if strict and not (grammars is not None and grammars.knows_calls):
+            raise ModelError(
+                f"strict_tools is true, and no grammar can be made of the calls of {name!r}; set it to false "
+                "(--no-strict-tools)"
+            )
+        of_model = replace(loaded.sampling, strict_tools=strict)
+        defaults = sampling_defaults(of_model, temperature, default_max_tokens)
         backend = Backend(
             Generator(engine, renderer, grammars, queue, defaults=defaults),
             defaults,

@@ -294,7 +294,8 @@ class Generator:
     def _grammar(self, request: ChatRequest, tools: Sequence[Tool], prompt_ids: Sequence[int]) -> Grammar | None:
         """What the answer may be; None where it may be anything."""
         schema, forced = request.content_schema, request.forced_tools
-        if schema is None and forced is None and not request.strict_schemas():
+        strict = bool(request.strict_schemas()) or (self._defaults.strict_tools and bool(tools))
+        if schema is None and forced is None and not strict:
             return None
         if self._grammars is None:
             if schema is None and forced is None:

@@ -290,7 +290,7 @@ class Endpoint:
             "max_model_len": backend.generator.context_tokens,
             "tool_prompt": backend.tool_prompt,
             "default_sampling": {
-                name: getattr(backend.defaults, name) for name in ("temperature", "top_p", "max_tokens")
+                name: getattr(backend.defaults, name) for name in ("temperature", "top_p", "max_tokens", "strict_tools")
             },
         }
 

@@ -219,6 +219,7 @@ def serve(
     default_max_tokens: int | None = None,
     family: str | None = None,
     tool_prompt: ToolPrompt | None = None,
+    strict_tools: bool | None = None,
     dtype: Dtype = "auto",
     max_waiting: int = MOST_WAITING,
     drain_seconds: float = DRAIN_S,
@@ -234,8 +235,10 @@ def serve(
     `family`: how messages become tokens, see `make_renderer`; a folder's own chat template where not given.
     `tool_prompt`: how much of a request's tools the prompt shows, `full`, `names` or `none`; where not given as much as
     the model was trained with, as its folder says, with a warning in the log where that is less. Calls are read in all
-    cases, where the request has tools. `dtype`: the number format to compute in; `auto` takes float32 on a CPU and
-    bfloat16 on a GPU. `max_waiting`: so many answers may be without a first token; a request beyond that gets 429.
+    cases, where the request has tools. `strict_tools`: calls are held to the tools and their schemas, also of tools
+    that are not `strict: true`; where not given if the model was measured so, as its folder says. `dtype`: the number
+    format to compute in; `auto` takes float32 on a CPU and bfloat16 on a GPU. `max_waiting`: so many answers may be
+    without a first token; a request beyond that gets 429.
     `drain_seconds`: how long requests in flight may take when the server closes.
 
     Raises `ConfigError` for an address that cannot be used, before the model is loaded, and `ModelError` for a
@@ -267,6 +270,7 @@ def serve(
                 queue,
                 family=family,
                 tool_prompt=tool_prompt,
+                strict_tools=strict_tools,
                 dtype=dtype,
                 temperature=temperature,
                 default_max_tokens=default_max_tokens,

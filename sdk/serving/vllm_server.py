@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -59,6 +59,8 @@ class ServedModel:
     """What clients ask for."""
     sampling: Sampling
     tool_prompt: ToolPrompt
+    strict_tools: bool
+    """Whether calls are held to their schemas, also of tools that are not `strict: true`."""
     context_tokens: int | None
     """The most tokens of prompt and answer together; None where its configuration does not have it."""
     call_parser: str
@@ -86,6 +88,7 @@ class ServedModel:
             name=served_name(place, spoken.name),
             sampling=load_sampling(spoken.source, spoken.name),
             tool_prompt=shown_by_default(spoken.tool_prompt),
+            strict_tools=spoken.strict_tools,
             context_tokens=_context(Path(spoken.source)),
             call_parser=call_parser,
             reasoning_parser=reasoning,
@@ -127,6 +130,8 @@ def vllm_arguments(
         arguments += ["--max-model-len", str(model.context_tokens)]
     arguments += ["--generation-config", "auto", "--enable-auto-tool-choice", "--tool-call-parser", model.call_parser]
     arguments += ["--exclude-tools-when-tool-choice-none"]  # else it writes calls, which come as text
+    if model.strict_tools:
+        arguments += ["--tool-strict-level", "parameter"]
     if model.reasoning_parser is not None:
         arguments += ["--reasoning-parser", model.reasoning_parser]
     if defaults:
@@ -244,6 +249,7 @@ def serve_with_vllm(
     temperature: float | None = None,
     default_max_tokens: int | None = None,
     tool_prompt: ToolPrompt | None = None,
+    strict_tools: bool | None = None,
     dtype: Dtype = "auto",
     call_parser: str | None = None,
     arguments: tuple[str, ...] = (),
@@ -272,6 +278,8 @@ def serve_with_vllm(
     url = address_of(listener)
     listener.close()
     model = ServedModel.read(model_dir, call_parser=call_parser)
+    if strict_tools is not None:
+        model = replace(model, strict_tools=strict_tools)
     shown = tool_prompt or model.tool_prompt
     if shown != "full":
         raise ConfigError(
@@ -301,5 +309,6 @@ def serve_with_vllm(
         process.stop()
         raise
     drain_s = drain_seconds + _END_S if drain_seconds else 0.0
-    used = sampling_defaults(model.sampling, temperature, default_max_tokens)
+    of_model = replace(model.sampling, strict_tools=model.strict_tools)
+    used = sampling_defaults(of_model, temperature, default_max_tokens)
     return VllmServer(process, model_name=model.name, defaults=used, command=as_typed(command), drain_s=drain_s)

@@ -79,6 +79,10 @@ class EvaluationOptions(_Options):
     Where `eval_steps` is None they are made at the checkpoints from which the weights are chosen in the end, which
     costs nothing more. Training ends at a checkpoint (`grpo.save_steps`); measurements in which a task could not be
     scored do not count."""
+    strict_tools: bool | None = None
+    """Hold the calls of measured rollouts to the tools and their schemas. Who serves the model then does so by default,
+    too: it is served as it was measured. None: where a grammar can be made of the model's calls. Rollouts that train
+    have an option of their own, `rollouts.strict_tools`."""
     success_threshold: float = 1.0
     """A rollout whose score reaches this counts as a success, in the report and in the choice of tasks."""
 
@@ -440,8 +444,8 @@ class RolloutOptions(_Options):
     strict_tools: bool = False
     """Hold a rollout of GRPO to valid calls: where it begins one, only tokens are sampled that make it a call of a tool
     that there is, with arguments that its schema allows. The loss has the probabilities of the same distribution.
-    Measurements are sampled without. It needs `batching.shared_prefix`, and with vLLM a chat template that ends
-    replies with the tokenizer's end token."""
+    Measurements have an option of their own, `evaluation.strict_tools`. It needs `batching.shared_prefix`, and with
+    vLLM a chat template that ends replies with the tokenizer's end token."""
 
 
 class AlarmOptions(_Options):

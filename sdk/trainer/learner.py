@@ -22,7 +22,7 @@ import anyio.lowlevel
 import anyio.to_thread
 from transformers import PrinterCallback
 
-from ..errors import ToolbakeError, plain_errors
+from ..errors import ConfigError, ToolbakeError, plain_errors
 from ..evaluation.measurement import MEASURED_TEMPERATURE
 from ..policies.grammar import ReplyGrammars
 from ..policies.model_source import grammars_of_calls
@@ -35,6 +35,7 @@ from ..policies.token_agent import TokenAgent
 from ..policies.tool_prompt import describe_trained
 from ..policies.vllm import VllmPolicy
 from ..process import give_freed_memory_back, let_idle_threads_go
+from ..progress import Progress
 from ..records import Task, TokenRow
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.forks import how_worlds_are_copied
@@ -152,10 +153,7 @@ async def open_learner(
     loaded = await anyio.to_thread.run_sync(load)
     if config.batching.shared_prefix:
         check_fits(loaded.model)
-    grammars = None
-    if config.rollouts.strict_tools:
-        make = partial(grammars_of_calls, loaded, in_vllm=config.engine == "vllm", option="rollouts.strict_tools")
-        grammars = await anyio.to_thread.run_sync(make)
+    grammars = await anyio.to_thread.run_sync(_grammars, loaded, config, progress)
     digest = None
     if config.weights_digests == "published":
         digest = await anyio.to_thread.run_sync(weights_digest, loaded.model)
@@ -178,6 +176,27 @@ async def open_learner(
         yield Learner(loaded, engine, config, context, grammars)
 
 
+def _grammars(loaded: LoadedModel, config: TrainConfig, progress: Progress) -> ReplyGrammars | None:
+    """What calls are held to; None where the options leave it open and it cannot be, and where they do not want it.
+    Raises `ConfigError` where one wants it and it cannot be."""
+    measured = config.evaluation.strict_tools
+    wanted = {"rollouts.strict_tools": config.rollouts.strict_tools, "evaluation.strict_tools": measured}
+    option = next((name for name, value in wanted.items() if value), None)
+    if option is None and measured is False:
+        return None
+    if option is None and config.vllm.urls:
+        progress.say("evaluation.strict_tools is off: vLLM servers that run already may not follow grammars")
+        return None
+    try:
+        in_vllm = config.engine == "vllm"
+        return grammars_of_calls(loaded, in_vllm=in_vllm, option=option or "evaluation.strict_tools")
+    except ConfigError:
+        if option is not None:
+            raise
+        progress.say("evaluation.strict_tools is off: no grammar can be made of this model's calls")
+        return None
+
+
 class Learner:
     """A model in training. `agent` samples from the weights last published."""
 
@@ -189,13 +208,15 @@ class Learner:
         context: RunContext,
         grammars: ReplyGrammars | None = None,
     ) -> None:
-        """`grammars`: for `rollouts.strict_tools`."""
+        """`grammars`: for the options `strict_tools`; None: calls are held to nothing."""
         self.name = loaded.name
         self.model = with_adapters(loaded.model, config)
         self.tokenizer = loaded.tokenizer
         self.renderer: ChatRenderer = make_renderer(loaded.tokenizer, family=loaded.family)
         self.engine = engine
         self.agent = TokenAgent(engine, self.renderer, name=loaded.name, grammars=grammars)
+        self.strict_tools = grammars is not None and config.evaluation.strict_tools is not False
+        """Whether calls of measured rollouts are held to the tools and their schemas."""
         self._version = 0
         self._config = config
         self._context = context
@@ -391,7 +412,11 @@ class Learner:
             folder,
             family=self.renderer.family,
             tool_prompt=self._config.tool_prompt,
-            sampling=Sampling(temperature=MEASURED_TEMPERATURE, max_tokens=self._config.limits.max_turn_tokens),
+            sampling=Sampling(
+                temperature=MEASURED_TEMPERATURE,
+                max_tokens=self._config.limits.max_turn_tokens,
+                strict_tools=self.strict_tools,
+            ),
         )
 
     def _load(self, folder: Path) -> None:

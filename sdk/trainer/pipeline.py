@@ -314,6 +314,9 @@ class _Run:
         context = context_of_rollouts(self.config.limits, self.tools, tasks) if self.program is None else None
         async with open_learner(model, self.config, self.context, context_tokens=context) as learner:
             engine = self.context.engine(learner.agent)
+            evaluation = self.config.evaluation.model_copy(update={"strict_tools": learner.strict_tools})
+            self.config = self.config.model_copy(update={"evaluation": evaluation})
+            learner.use_options(self.config)
             await self._measure(learner, engine, UNTRAINED, "untrained")
             if self.validation:
                 await keep_untrained(learner, engine, self.validation, self.context, self.config)
@@ -398,6 +401,7 @@ class _Run:
             stage=stage,
             title=title,
             tool_prompt=shown_by_default(self.config.tool_prompt),
+            strict_tools=learner.strict_tools,
         )
         await learner.rest_after_rollouts()
         self.folder.finish_stage(stage, {"rollouts": len(self.conditions[title])})
@@ -449,6 +453,7 @@ class _Run:
             run={
                 **facts,
                 "tool_prompt": describe_trained(self.config.tool_prompt),
+                **({"strict_tools": True} if self.config.evaluation.strict_tools else {}),
                 "folder": str(self.folder.path),
                 **self.choice,
                 **({"ended_early": early} if (early := (self.folder.stage(GRPO) or {}).get("ended_early")) else {}),
@@ -482,4 +487,5 @@ class _Run:
             threshold=self.config.evaluation.success_threshold,
             learnt=rates[1] - rates[0] if len(rates) == 2 else None,
             lost=(kept.get(self.choice.get("chosen_weights")) or 0.0) - (kept.get(measured[-1]) or 0.0),
+            strict=bool(self.config.evaluation.strict_tools),
         )

@@ -159,6 +159,7 @@ class Validating:
                 self._context,
                 stage=stage_of_step(step) if step else first,
                 tool_prompt=shown_by_default(self._config.tool_prompt),
+                strict_tools=bool(self._config.evaluation.strict_tools),
             )
         if self._scope.cancelled_caught:
             raise StreamClosed("training was stopped while validation tasks were measured")
@@ -287,6 +288,7 @@ async def _measure(
         stage=candidate.stage,
         title=f"kept-aside tasks, {candidate.name}",
         tool_prompt=shown_by_default(config.tool_prompt),
+        strict_tools=bool(config.evaluation.strict_tools),
     )
 
 
@@ -394,6 +396,7 @@ async def needs_none(
         stage=UNTRAINED_STAGE if kept_aside else FIRST_TRIES,
         title="first tries",
         tool_prompt=shown_by_default(config.tool_prompt),
+        strict_tools=bool(config.evaluation.strict_tools),
     )
     solved = sum(is_success(rollout, context.success_threshold) for rollout in rollouts)
     if solved < ENOUGH * sum(rollout.scored for rollout in rollouts):

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import stat
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,20 @@ def test_every_kind_starts_vllm_with_the_settings_of_the_measurement(model: Path
     modelfile = (folder / "Modelfile").read_text().splitlines()
     assert modelfile[0] == "FROM ./desk.gguf"
     assert {"PARAMETER temperature 0", "PARAMETER num_predict 24", "PARAMETER num_ctx 512"} <= set(modelfile)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_vllm_holds_calls_to_their_schemas_where_the_model_was_measured_so(
+    model: Path, tmp_path: Path, strict: bool
+) -> None:
+    loaded = load_model(model)
+    sampling = replace(GREEDY, strict_tools=strict)
+    source = save_model(loaded.model, loaded.tokenizer, tmp_path / "desk", family="template", sampling=sampling)
+    export(source, "vllm", tmp_path / "out")
+    readme, script = ((tmp_path / "out" / name).read_text() for name in ("README.md", "serve.sh"))
+    assert ("--tool-strict-level parameter" in readme) == ("--tool-strict-level parameter" in script) == strict
+    assert ("set `strict: true` in the tools, as for other servers" in readme) == strict
+    assert ("| calls | held to the tools and their schemas |" in readme) == strict
 
 
 def test_the_exported_model_answers_as_the_one_that_was_measured(model: Path, tmp_path: Path) -> None:

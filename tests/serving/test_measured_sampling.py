@@ -62,7 +62,7 @@ def test_the_endpoint_says_how_it_samples(measured: Path) -> None:
     with serve(measured, port=0) as server:
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client:
             (model,) = client.models.list()
-    assert model.default_sampling == {"temperature": 0, "top_p": 1, "max_tokens": 24}
+    assert model.default_sampling == {"temperature": 0, "top_p": 1, "max_tokens": 24, "strict_tools": False}
     assert server.defaults == GREEDY
 
 

@@ -1,5 +1,6 @@
-"""`rollouts.strict_tools`: calls of rollouts are held to the tools, and the loss has the probabilities of the same
-distribution. The model begins each reply as a call, and goes on nearly at random."""
+"""Calls are held to the tools and their schemas: in rollouts that train (`rollouts.strict_tools`), where the loss has
+the probabilities of the same distribution, and where the model is measured and served. The model begins each reply as
+a call, and goes on nearly at random."""
 
 from __future__ import annotations
 
@@ -10,9 +11,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import anyio
+import httpx
 import jsonschema
+import openai
 import pytest
 import torch
+from calling_model import save_caller
+from heard import Heard
 from test_reference_and_correction import trainer_for
 from test_training_runs import NO_MODEL, TINY, StopAt
 
@@ -37,6 +42,7 @@ from sdk.trainer.micro_batches import Plan, collate_batch
 STRICT: dict[str, Any] = {
     **TINY,
     "rollouts.strict_tools": True,
+    "evaluation.strict_tools": False,
     "warm_start.max_steps": 0,
     "grpo.max_steps": 2,
     "limits": {"max_turns": 2, "max_turn_tokens": 150, "max_tokens": 300},
@@ -64,29 +70,8 @@ def tools() -> list[Tool]:
 
 @pytest.fixture(scope="module")
 def caller_dir(tiny_model_dir: Path, tools: list[Tool], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny model, taught how a call begins and to end after it, and nothing of what stands between."""
-    loaded = load_model(str(tiny_model_dir))
-    renderer = make_renderer(loaded.tokenizer, family=loaded.family)
-    call = Message(role="assistant", tool_calls=[ToolCall(id="c", name="paint", arguments={})])
-    said = renderer.encode_reply(call, tools)
-    opening = next(said[:end] for end in range(len(said)) if '"name":' in renderer.decode(said[:end]))
-    closing = next(
-        said[start:] for start in reversed(range(len(said))) if "</tool_call>" in renderer.decode(said[start:])
-    )
-    prompt = renderer.start([Message(role="user", content=QUESTIONS[0])], tools)
-    optimizer = torch.optim.AdamW(loaded.model.parameters(), lr=1e-2)
-    torch.manual_seed(0)
-    for _ in range(60):
-        between = torch.randint(100, len(loaded.tokenizer), (2, 24)).tolist()
-        ids = torch.tensor([[*prompt, *opening, *one, *closing] for one in between])
-        labels = torch.full_like(ids, -100)
-        labels[:, len(prompt) : len(prompt) + len(opening)] = torch.tensor(opening)
-        labels[:, -1] = closing[-1]
-        loss = loaded.model(input_ids=ids, labels=labels).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return save_model(loaded.model, loaded.tokenizer, tmp_path_factory.mktemp("models") / "caller")
+    folder = tmp_path_factory.mktemp("models") / "caller"
+    return save_caller(load_model(str(tiny_model_dir)), tools, QUESTIONS[0], folder)
 
 
 def valid(call: ToolCall, tools: list[Tool]) -> bool:
@@ -239,12 +224,82 @@ def test_a_run_samples_valid_calls_and_trains_what_it_sampled(run: sdk.TrainResu
     assert max(line["sampler_gap/max"] for line in lines if "sampler_gap/max" in line) < 1e-3
 
 
-def test_measurements_and_the_saved_model_are_not_constrained(run: sdk.TrainResult, tools: list[Tool]) -> None:
+def test_measurements_and_the_saved_model_are_not_constrained_by_it(run: sdk.TrainResult, tools: list[Tool]) -> None:
     folder = RunFolder.open_to_read(run.run_dir)
     measured = folder.read_rollouts("untrained")
     assert measured
     assert not any(valid(call, tools) for call in calls_of(measured))
-    assert "strict" not in (run.model_dir / "generation_config.json").read_text()
+    assert "strict_tools" not in str(run.report)
+
+
+@pytest.fixture(scope="module")
+def measured_strictly(caller_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> sdk.TrainResult:
+    """By default."""
+    changes = {
+        "rollouts.strict_tools": False,
+        "evaluation.strict_tools": None,
+        "evaluation.validation": 2,
+        "evaluation.max_served": 2,
+    }
+    folder = tmp_path_factory.mktemp("runs") / "door"
+    return sdk.train([paint], QUESTIONS, painted_red, str(caller_dir), folder, {**STRICT, **changes})
+
+
+def test_a_training_measures_valid_calls_and_trains_on_what_the_model_writes(
+    measured_strictly: sdk.TrainResult, tools: list[Tool]
+) -> None:
+    folder = RunFolder.open_to_read(measured_strictly.run_dir)
+    free = [calls_of(folder.read_rollouts("grpo"))]
+    stages = [stage for stage in folder.rollout_stages() if not stage.startswith("grpo")]
+    assert {"untrained", "after_grpo", "validation_untrained", "served"} <= set(stages)
+    for calls in (calls_of(folder.read_rollouts(stage)) for stage in stages):
+        assert calls
+        assert all(valid(call, tools) for call in calls)
+    assert not any(valid(call, tools) for calls in free for call in calls)
+    assert "Calls were held to the tools and their schemas (strict_tools)." in str(measured_strictly.report)
+
+
+def test_a_model_is_served_as_it_was_measured_unless_it_is_asked_otherwise(
+    measured_strictly: sdk.TrainResult, tools: list[Tool]
+) -> None:
+    for given, held in ((None, True), (False, False)):
+        with sdk.serve(measured_strictly.run_dir, port=0, strict_tools=given) as server:
+            calls = measured([paint], (f"{server.url}/v1", server.model_name))
+            [listed] = httpx.get(f"{server.url}/v1/models", timeout=None).json()["data"]
+        assert (
+            held == any(valid(call, tools) for call in calls) == (bool(calls) and all(valid(c, tools) for c in calls))
+        )
+        assert (server.defaults.strict_tools, listed["default_sampling"]["strict_tools"]) == (held, held)
+
+
+def test_evaluations_and_single_rollouts_of_such_a_model_are_held_too(
+    measured_strictly: sdk.TrainResult, caller_dir: Path, tools: list[Tool]
+) -> None:
+    held = measured([paint], measured_strictly.run_dir)
+    assert held
+    assert all(valid(call, tools) for call in held)
+    assert not any(valid(call, tools) for call in measured([paint], measured_strictly.run_dir, strict_tools=False))
+    alone = sdk.rollout([paint], QUESTIONS[0], model=measured_strictly.run_dir, limits=STRICT["limits"])
+    assert alone.calls
+    assert all(valid(record.call, tools) for record in alone.calls)
+    policies = {"before": str(caller_dir), "after": measured_strictly.run_dir}
+    report = sdk.evaluate([paint], QUESTIONS[:2], painted_red, models=policies, limits=STRICT["limits"])
+    assert "Calls of after were held to the tools and their schemas (strict_tools)." in str(report)
+
+
+def test_a_tool_without_a_valid_schema_is_no_error_of_a_client_that_did_not_ask(
+    measured_strictly: sdk.TrainResult,
+) -> None:
+    named = {"name": "paint", "parameters": {"type": "object", "properties": {"color": {"pattern": "(?=r)red"}}}}
+    with (
+        sdk.serve(measured_strictly.run_dir, port=0) as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none") as client,
+    ):
+        asked: Any = [{"role": "user", "content": QUESTIONS[0]}]
+        reply = client.chat.completions.create(
+            model=server.model_name, messages=asked, tools=[{"type": "function", "function": named}]
+        )
+    assert reply.choices[0].message.tool_calls[0].function.name == "paint"
 
 
 async def test_a_run_that_was_stopped_samples_the_step_again_and_trains_what_it_sampled(
@@ -282,7 +337,9 @@ def test_what_it_cannot_go_with_is_refused_before_a_model_is_loaded(
         sdk.train([paint], QUESTIONS, painted_red, NO_MODEL, tmp_path / "run", {**STRICT, **options})
 
 
-def test_a_model_whose_calls_are_not_json_is_refused(tiny_model_dir: Path, tmp_path: Path) -> None:
+def test_a_model_whose_calls_are_not_json_is_refused_where_valid_calls_are_asked_for(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
     loaded = load_model(str(tiny_model_dir))
     said = (
         "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for c in m.tool_calls or [] %}"
@@ -295,6 +352,8 @@ def test_a_model_whose_calls_are_not_json_is_refused(tiny_model_dir: Path, tmp_p
         sdk.ConfigError, match=r"writes calls in a form of which no grammar can be made.* set it to false"
     ):
         sdk.train([paint], QUESTIONS, painted_red, str(other), tmp_path / "run", STRICT)
+    with pytest.raises(sdk.ModelError, match=r"no grammar can be made of the calls of 'other'; set it to false"):
+        sdk.serve(other, port=0, strict_tools=True)
 
 
 def test_replies_that_would_not_end_in_vllm_are_refused_before_a_server_is_started(
@@ -308,6 +367,15 @@ def test_replies_that_would_not_end_in_vllm_are_refused_before_a_server_is_start
         sdk.ConfigError, match=r"ends replies with another token than '<\|endoftext\|>'.* engine to embedded"
     ):
         sdk.train([paint], QUESTIONS, painted_red, str(other), tmp_path / "run", config)
+
+
+def test_by_default_nothing_is_asked_of_servers_that_may_not_follow_grammars(caller_dir: Path, tmp_path: Path) -> None:
+    heard = Heard()
+    options = {"rollouts.strict_tools": False, "evaluation.strict_tools": None}
+    config = {**STRICT, **options, "engine": "vllm", "vllm": {"urls": ["http://127.0.0.1:9"]}}
+    with pytest.raises(sdk.ToolbakeError, match=r"127\.0\.0\.1:9"):
+        sdk.train([paint], QUESTIONS, painted_red, str(caller_dir), tmp_path / "run", config, progress=heard)
+    assert "evaluation.strict_tools is off: vLLM servers that run already may not follow grammars" in heard.lines
 
 
 def test_a_sampler_that_follows_another_grammar_is_told_how_to_follow_ours(caller_dir: Path, tools: list[Tool]) -> None:

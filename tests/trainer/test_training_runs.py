@@ -144,7 +144,7 @@ def test_training_changes_the_weights_and_the_endpoint_serves_them(run: sdk.Trai
     after = load_model(str(run.model_dir)).model.state_dict()
     assert any(not before[name].equal(after[name]) for name in before)
     with sdk.serve(run.model_dir, port=0) as server:
-        measured = Sampling(temperature=0, max_tokens=TINY["limits"]["max_turn_tokens"])
+        measured = Sampling(temperature=0, max_tokens=TINY["limits"]["max_turn_tokens"], strict_tools=True)
         assert server.defaults == measured, "it is served as it was measured"
         report = sdk.evaluate([add], ["2 + 2?"], even_letters, model=(f"{server.url}/v1", server.model_name))
     (condition,) = report.conditions.values()

@@ -186,7 +186,7 @@ def evaluate(
     connect_timeout: options.ConnectTimeout = 120.0,
     concurrency: options.Concurrency = 64,
     temperature: options.Temperature = 0.0,
-    strict_tools: options.StrictTools = False,
+    strict_tools: options.StrictTools = None,
     seed: options.Seed = 0,
     threshold: options.Threshold = 1.0,
     as_json: options.AsJson = False,

@@ -45,7 +45,7 @@ def rollout(
     handlers: options.HandlersName = None,
     connect_timeout: options.ConnectTimeout = 120.0,
     temperature: options.Temperature = 0.0,
-    strict_tools: options.StrictTools = False,
+    strict_tools: options.StrictTools = None,
     seed: options.Seed = 0,
     as_json: options.AsJson = False,
     quiet: options.Quiet = False,

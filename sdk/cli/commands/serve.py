@@ -37,6 +37,14 @@ ShownTools = Annotated[
 ]
 
 
+StrictTools = Annotated[
+    bool | None,
+    opt(
+        "--strict-tools/--no-strict-tools",
+        "Hold calls to the tools and their schemas, also of clients that do not set strict: true.",
+        default="as the model was measured",
+    ),
+]
 Temperature = Annotated[
     float | None,
     opt(
@@ -115,6 +123,7 @@ def serve(
     port: Annotated[int, opt("--port", "The port; 0 takes any free one.", min=0, max=65535)] = 8000,
     api_key_env: ClientsKey = None,
     tool_prompt: ShownTools = None,
+    strict_tools: StrictTools = None,
     temperature: Temperature = None,
     default_max_tokens: MaxTokens = None,
     max_waiting: MaxWaiting = _MAX_WAITING,
@@ -152,7 +161,7 @@ def serve(
     progress = Console()
     progress.say(f"loading {model_dir or 'the embedded SmolLM2-135M-Instruct'}")
     how: dict[str, Any] = {"temperature": temperature, "default_max_tokens": default_max_tokens}
-    how |= {"tool_prompt": tool_prompt, "dtype": dtype, "drain_seconds": drain_seconds}
+    how |= {"tool_prompt": tool_prompt, "strict_tools": strict_tools, "dtype": dtype, "drain_seconds": drain_seconds}
     start: Callable[..., Server | VllmServer] = serve
     if (engine or default_engine()) == "vllm":
         idle = [
@@ -187,6 +196,8 @@ def serve(
         typer.echo(
             f"\nA request that does not set them gets temperature {used.temperature:g}, top_p {used.top_p:g} and "
             f"at most {used.max_tokens} new tokens."
+            + " Calls are held to the tools and their schemas."
+            * used.strict_tools
         )
         server.wait()
     progress.say("stopped")

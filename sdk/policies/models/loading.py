@@ -37,6 +37,8 @@ class LoadedTokenizer:
     """The renderer it was trained with, where the folder says so; for `make_renderer`."""
     tool_prompt: TrainedToolPrompt | None = None
     """What its prompts showed of its tools, where the folder says so."""
+    strict_tools: bool = False
+    """Whether it was measured with `Sampling.strict_tools`, as the folder says."""
 
 
 @dataclass(frozen=True)
@@ -121,16 +123,18 @@ def _near_folders(folder: Path) -> list[str]:
     return sorted(found, key=lambda one: -difflib.SequenceMatcher(None, one, str(folder)).ratio())[:5]
 
 
-def read_notes(folder: Path) -> tuple[str | None, TrainedToolPrompt | None]:
-    """What a model's folder says of its renderer and of the tool prompt that it was trained with; None where it does
-    not. Raises `ModelError` where that is damaged."""
+def read_notes(folder: Path) -> tuple[str | None, TrainedToolPrompt | None, bool]:
+    """What a model's folder says of its renderer and of the tool prompt that it was trained with, None where it does
+    not; and whether it was measured with `Sampling.strict_tools`. Raises `ModelError` where that is damaged."""
     file = folder / NOTES_FILE
     if not file.exists():
-        return None, None
+        return None, None, False
     try:
         notes = json.loads(file.read_text())
-        family, trained = notes["family"], notes.get("tool_prompt")
-        return None if family is None else str(family), None if trained is None else as_trained(trained)
+        family, trained, strict = notes["family"], notes.get("tool_prompt"), notes.get("strict_tools", False)
+        if not isinstance(strict, bool):
+            raise TypeError(f"strict_tools is {strict!r}")
+        return None if family is None else str(family), None if trained is None else as_trained(trained), strict
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _incomplete(folder, f"its {NOTES_FILE} is damaged ({type(error).__name__}: {error})") from error
 

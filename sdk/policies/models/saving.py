@@ -92,8 +92,8 @@ def remove_unfinished(place: Path, name: str = "*") -> None:
 
 
 NOTES_FILE = "toolbake.json"
-"""Beside the weights: which renderer the model was trained with, and how much of the tools its prompts showed. A
-folder's path does not tell its family."""
+"""Beside the weights: which renderer the model was trained with, how much of the tools its prompts showed, and whether
+it was measured with `Sampling.strict_tools`. A folder's path does not tell its family."""
 
 
 ADAPTER_FOLDER = "adapter"
@@ -133,8 +133,10 @@ def save_model(
             adapter.save_pretrained(made / ADAPTER_FOLDER, save_embedding_layers=False)
         if sampling is not None:
             _write_sampling(sampling, made / "generation_config.json")
-        if family is not None or tool_prompt is not None:
-            (made / NOTES_FILE).write_text(json.dumps({"family": family, "tool_prompt": tool_prompt}))
+        strict = sampling is not None and sampling.strict_tools
+        if family is not None or tool_prompt is not None or strict:
+            notes = {"family": family, "tool_prompt": tool_prompt, "strict_tools": strict}
+            (made / NOTES_FILE).write_text(json.dumps(notes))
     return target
 
 

@@ -25,6 +25,7 @@ import jsonschema
 import openai
 import pytest
 import torch
+from calling_model import save_caller
 from framework_agents import told_by
 from frameworks.clients import FRAMEWORKS, PLACE, STRUCTURED
 from typer.testing import CliRunner
@@ -35,6 +36,7 @@ from sdk.exporting import export
 from sdk.exporting.exported_folder import MARKER
 from sdk.policies.models import LoadedModel, save_model
 from sdk.policies.protocol import Sampling
+from sdk.records import Tool
 from sdk.serving.vllm_server import PARSERS, serve_with_vllm
 
 pytestmark = pytest.mark.timeout(1200)
@@ -526,3 +528,22 @@ def test_answers_in_flight_are_completed_when_vllm_is_told_to_end(by_vllm: Serve
     ended = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices and chunk.choices[0].finish_reason]
     assert ended == ["length"] * 64
     assert by_vllm.process.wait(120) == 0
+
+
+def test_calls_of_a_model_that_was_measured_with_valid_ones_are_valid_without_the_client_asking(
+    vllm_python: Path, small_model: LoadedModel, tmp_path: Path
+) -> None:
+    function = TOOL["function"]
+    shown = Tool(name=function["name"], description=function["description"], input_schema=function["parameters"])
+    loaded = replace(small_model, model=copy.deepcopy(small_model.model))
+    sampling = replace(MEASURED, strict_tools=True)
+    saved = save_caller(loaded, [shown], ASK[0]["content"], tmp_path / "desk", sampling=sampling)
+    exported = export(saved, "vllm", tmp_path / "out")
+    # Where vLLM's grammars allow blanks, a model of random weights writes nothing else.
+    blank = [number for number in range(len(loaded.tokenizer)) if not loaded.tokenizer.decode([number]).strip()]
+    for starting in (serving(exported, "embedded", {}), by_vllm_of(vllm_python, exported)):
+        with starting as served:
+            reply = served.ask(tools=[TOOL], logit_bias={str(number): -100 for number in blank})
+        (call,) = reply.choices[0].message.tool_calls
+        assert call.function.name == "get_order"
+        jsonschema.validate(json.loads(call.function.arguments), SCHEMA)

@@ -219,8 +219,8 @@ def readme(
         )
     if model.strict_tools:
         parts.append(
-            "`--tool-strict-level parameter` holds calls to the tools and their schemas. For a release of vLLM that "
-            "does not know it, leave it out and set `strict: true` in the tools, as for other servers."
+            "`--tool-strict-level parameter` holds calls to the tools and their schemas. vLLM before 0.31 "
+            "does not know it: leave it out there, and set `strict: true` in the tools, as for other servers."
         )
     if report is not None:
         parts.append(f"```text\n{report}\n```")

@@ -211,6 +211,27 @@ def test_the_prompt_shows_no_tools_where_none_may_be_called(served: Served, tune
     assert (reply.choices[0].message.content, reply.usage.prompt_tokens) == (text, prompt)
 
 
+def test_vllm_alone_shows_the_model_that_a_tool_is_strict(served: Served) -> None:
+    # docs/serving.md tells of it: https://github.com/vllm-project/vllm/issues/52741
+    plain, strict = (served.ask(tools=[tool], max_tokens=2).usage.prompt_tokens for tool in (TOOL, STRICT))
+    assert (strict > plain) == (served.log is not None)
+
+
+def test_vllm_leaves_refusals_and_arguments_that_are_no_object_out_of_a_history(by_vllm: Served) -> None:
+    def prompt_tokens(arguments: str, **refusal: str) -> int:
+        call = {"id": "c1", "type": "function", "function": {"name": "get_order", "arguments": arguments}}
+        said = {"role": "assistant", "content": "Wait.", "tool_calls": [call], **refusal}
+        history = [*ASK, said, {"role": "tool", "tool_call_id": "c1", "content": "shipped"}]
+        tokens: int = by_vllm.ask(history, tools=[TOOL], max_tokens=2).usage.prompt_tokens
+        return tokens
+
+    empty = prompt_tokens("{}")
+    assert (
+        prompt_tokens("[4417, 4418]") == prompt_tokens("{order") == prompt_tokens("{}", refusal="I will not.") == empty
+    )
+    assert prompt_tokens('{"order_id": "4417"}') > empty
+
+
 def test_a_stream_has_the_same_answer(served: Served) -> None:
     whole = served.ask().choices[0]
     with served.client() as client:

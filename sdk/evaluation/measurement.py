@@ -106,6 +106,8 @@ def require_scores(rollouts: Sequence[Rollout], *, what: str) -> None:
 # As it is served
 
 
+UNTRAINED = "untrained"
+"""The stage of the first rollouts that a training measures."""
 SERVED = "served"
 """The stage of the rollouts through the endpoint."""
 

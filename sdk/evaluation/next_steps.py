@@ -54,14 +54,14 @@ def next_steps(
     threshold: float,
     learnt: float | None,
     lost: float,
-    strict: bool,
+    could_be_strict: bool,
 ) -> list[str]:
     """What the figures of a run advise, the gravest first; nothing where they give no reason.
 
     `practice`: the rollouts of GRPO, in the order of its steps. `heldout`: those of the last weights. `training`: of
     GRPO; None where there was a warm start alone. `learnt`: held-out success after GRPO less that before it. `lost`:
-    success of the weights that are handed over less that of GRPO's last ones, on the tasks kept aside. `strict`:
-    whether calls were held to the tools and their schemas.
+    success of the weights that are handed over less that of GRPO's last ones, on the tasks kept aside.
+    `could_be_strict`: whether calls could be held to the tools and their schemas, and were not.
     """
     kind_of = _kinds([rollout.task for rollout in heldout])
     of_kind = defaultdict[str, list[_Practised]](list)
@@ -75,7 +75,7 @@ def next_steps(
     for rollout in heldout:
         if rollout.scored:
             measured[kind_of(rollout.task)].append(is_success(rollout, threshold))
-    refused = [] if strict else _refused_calls(heldout, threshold)
+    refused = _refused_calls(heldout, threshold) if could_be_strict else []
     if training is None:
         cut_off = _cut_off([rollout.stop_reason for rollout in heldout if rollout.scored], "held-out rollouts")
         further = [*_one_answer(heldout, kind_of), *refused]

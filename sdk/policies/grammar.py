@@ -49,7 +49,7 @@ class GrammarTokenizer:
         self._stop_ids = frozenset(stop_token_ids)
         special = filter(tokenizer.is_special_token, range(tokenizer.vocab_size))
         self._special_names = [name for name in map(self._name, special) if name]
-        self.compile = lru_cache(maxsize=_MOST_COMPILED)(self._compile)
+        self._compiled = lru_cache(maxsize=_MOST_COMPILED)(self._compile)
 
     @classmethod
     def of(cls, tokenizer: Any, *, vocabulary: int, stop_token_ids: Sequence[int]) -> Self:
@@ -87,8 +87,15 @@ class GrammarTokenizer:
     def _name(self, special: int) -> str:
         return str(self._tokenizer.decode_str([special]))
 
-    def _compile(self, text: str) -> Grammar:
+    def compile(self, text: str) -> Grammar:
         """The grammar that a text in llguidance's form of Lark describes. Raises `ValueError` for one it refuses."""
+        found = self._compiled(text)
+        if isinstance(found, str):
+            raise ValueError(found)
+        return found
+
+    def _compile(self, text: str) -> Grammar | str:
+        """A grammar, or why there is none: clients send the same tools again and again."""
         from llguidance import LLMatcher
 
         if any(json.dumps(name)[1:-1] in text for name in self._special_names):
@@ -97,7 +104,7 @@ class GrammarTokenizer:
             text = '%llguidance {"no_forcing": true}\n' + text
         matcher = _compiling_thread().submit(LLMatcher, self._tokenizer, text, log_level=0).result()
         if matcher.is_error():
-            raise ValueError(_reason(matcher.get_error()))
+            return _reason(matcher.get_error())
         return Grammar(text, matcher, self._tokenizer.vocab_size)
 
 

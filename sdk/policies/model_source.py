@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio.to_thread
 from pydantic import ValidationError
@@ -93,9 +93,9 @@ def grammars_of_calls(spoken: LoadedTokenizer, *, in_vllm: bool, option: str = "
         vocabulary = spoken.model.get_input_embeddings().num_embeddings
     fix = "set it to false, or use a model that writes the arguments of its calls as JSON, such as Qwen/Qwen3-0.6B"
     stops = renderer.stop_token_ids
-    if in_vllm:  # which ends what follows a grammar with this token alone
+    if in_vllm:
         stops = [spoken.tokenizer.eos_token_id]
-        if renderer.encode_reply(Message(role="assistant", content="Hello."), [])[-1:] != stops:
+        if not ends_in_vllm(spoken):
             raise ConfigError(
                 f"{option} is true, and the template of {spoken.name} ends replies with another token "
                 f"than {spoken.tokenizer.eos_token!r}, the tokenizer's end token: in vLLM no reply that follows a "
@@ -111,6 +111,13 @@ def grammars_of_calls(spoken: LoadedTokenizer, *, in_vllm: bool, option: str = "
             f"(renderer {renderer.family!r}); {fix}"
         )
     return grammars
+
+
+def ends_in_vllm(spoken: LoadedTokenizer) -> bool:
+    """Whether replies that follow a grammar end in vLLM, which ends them with the tokenizer's end token alone."""
+    renderer = make_renderer(spoken.tokenizer, family=spoken.family)
+    reply = renderer.encode_reply(Message(role="assistant", content="Hello."), [])
+    return reply[-1:] == [spoken.tokenizer.eos_token_id]
 
 
 def named_source(text: str, where: str) -> ModelSource:
@@ -194,11 +201,13 @@ def default_tool_prompt(model: ModelSource) -> ToolPrompt:
 def default_strict(model: ModelSource) -> bool:
     """Whether the calls of a checked source are held to their schemas where nobody says otherwise: as its folder was
     measured. Raises `ModelError` for a folder that is damaged."""
-    if _is_vllm(model):
+    in_vllm = _is_vllm(model)
+    if in_vllm:
         model, options = _vllm_options(model)
         if options.urls:  # servers that run already may not follow grammars
             return False
-    return isinstance(model, str | Path) and read_notes(model_of(model))[2]
+    held = isinstance(model, str | Path) and read_notes(model_of(model))[2]
+    return held and not (in_vllm and not ends_in_vllm(load_tokenizer(cast(str, model))))
 
 
 def require_shown(source: ModelSource, lengths: Iterable[ToolPrompt]) -> None:

@@ -85,14 +85,21 @@ _CALLS = Message(role="assistant", tool_calls=[PROBE_CALL])
 _RESULT = Message(role="tool", content="Result", tool_call_id=PROBE_CALL.id, name=PROBE_TOOL.name)
 
 
+_BARE = {"type": "object", "properties": {}}
+
+
 def shown_tools(tools: Sequence[Tool], length: ToolPrompt) -> list[Tool]:
     """The tools as the prompt shows them. `names`: without descriptions, and with schemas that say nothing."""
     if length == "none":
         return []
     if length == "names":
-        bare = {"type": "object", "properties": {}}
-        return [tool.model_copy(update={"description": "", "input_schema": bare}) for tool in tools]
+        return [tool.model_copy(update={"description": "", "input_schema": _BARE}) for tool in tools]
     return list(tools)
+
+
+def shows_name_alone(tool: Tool) -> bool:
+    """Whether a tool is as `names` shows it: then its schema tells nothing of its arguments, not that it has none."""
+    return not tool.description and tool.input_schema == _BARE
 
 
 def with_tool_prompt(agent: Agent, length: ToolPrompt) -> Agent:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import ModelError
 from ..evidence.saved_weights import files_digest, files_of
 from ..policies.models.loading import folder_here
+from ..policies.models.saving import NOTES_FILE
 from ..policies.protocol import LOWEST_TEMPERATURE, Sampling
 from ..policies.tool_prompt import render_less, shown_by_default
 from ..policies.vllm.vllm_options import Dtype
@@ -80,8 +81,8 @@ def load_backend(
         strict = loaded.strict_tools if strict_tools is None else strict_tools
         if strict and not (grammars is not None and grammars.knows_calls):
             raise ModelError(
-                f"strict_tools is true, and no grammar can be made of the calls of {name!r}; set it to false "
-                "(--no-strict-tools)"
+                f"strict_tools is true{'' if strict_tools else f' in the {NOTES_FILE} of its folder'}, and no grammar "
+                f"can be made of the calls of {name!r}; set it to false (--no-strict-tools)"
             )
         of_model = replace(loaded.sampling, strict_tools=strict)
         defaults = sampling_defaults(of_model, temperature, default_max_tokens)

@@ -437,7 +437,8 @@ def _thoughts(blocks: Any, at: str) -> list[str]:
 
 
 def read_text(content: Any, at: str, kinds: Collection[str] = ("text",)) -> str:
-    """A content as text: a string, or a list of parts that are text, of these `kinds`, or a refusal."""
+    """A content as text: a string, or a list of parts that are text, of these `kinds`, or a refusal. Line ends
+    join parts, as in vLLM."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -451,7 +452,7 @@ def read_text(content: Any, at: str, kinds: Collection[str] = ("text",)) -> str:
                 f"{at}.{index} is a part of type {shown(repr(kind))}; only text is supported", f"{at}.{index}"
             )
         texts.append(text)
-    return "".join(texts)
+    return "\n".join(texts)
 
 
 def _call(call: Any, at: str) -> ToolCall:

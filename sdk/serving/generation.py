@@ -22,6 +22,7 @@ from ..policies.grammar import Grammar, ReplyGrammars
 from ..policies.protocol import LOWEST_TEMPERATURE, AdjustedSampling, Completion, Sampling, StreamingPolicy
 from ..policies.rendering import ChatRenderer, ParsedReply, reasoning_open
 from ..policies.rendering.call_parsing import UnreadCall
+from ..policies.tool_prompt import shows_name_alone
 from ..records import Message
 from ..rollouts import derive_seed
 from .chat_request import ChatRequest
@@ -294,9 +295,16 @@ class Generator:
     def _grammar(self, request: ChatRequest, tools: Sequence[Tool], prompt_ids: Sequence[int]) -> Grammar | None:
         """What the answer may be; None where it may be anything."""
         schema, forced = request.content_schema, request.forced_tools
-        strict = bool(request.strict_schemas()) or (self._defaults.strict_tools and bool(tools))
-        if schema is None and forced is None and not strict:
+        strict = request.strict_schemas()
+        if schema is None and forced is None and not strict and not (self._defaults.strict_tools and tools):
             return None
+        if self._defaults.strict_tools:
+            tools = [
+                tool.model_copy(update={"input_schema": {}})
+                if shows_name_alone(tool) and tool.name not in strict
+                else tool
+                for tool in tools
+            ]
         if self._grammars is None:
             if schema is None and forced is None:
                 return None  # calls of strict tools are held against their schemas when they are complete

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self, get_args
 import anyio
 
 from ..errors import ConfigError, ModelError, ToolbakeError
+from ..policies.model_source import ends_in_vllm
 from ..policies.models import load_sampling, load_tokenizer
 from ..policies.protocol import Sampling
 from ..policies.rendering import make_renderer
@@ -60,7 +61,9 @@ class ServedModel:
     sampling: Sampling
     tool_prompt: ToolPrompt
     strict_tools: bool
-    """Whether calls are held to their schemas, also of tools that are not `strict: true`."""
+    """Whether calls are held to their schemas, also of tools that are not `strict: true`: where it was measured so, and
+    vLLM can. Tools without their schemas, as clients send them for less than full prompts, would hold all arguments to
+    nothing."""
     context_tokens: int | None
     """The most tokens of prompt and answer together; None where its configuration does not have it."""
     call_parser: str
@@ -71,6 +74,7 @@ class ServedModel:
         """`place` as in `sdk.serve`. `call_parser`: vLLM's parser of the model's calls, where the family does not
         tell it. Raises `ModelError` as `load_tokenizer`, and where no parser is known."""
         spoken = load_tokenizer(place)
+        shown = shown_by_default(spoken.tool_prompt)
         family = make_renderer(spoken.tokenizer, family=spoken.family).family
         parser, reasoning = PARSERS.get(family, (None, None))
         if call_parser is None:
@@ -87,8 +91,8 @@ class ServedModel:
             source=spoken.source,
             name=served_name(place, spoken.name),
             sampling=load_sampling(spoken.source, spoken.name),
-            tool_prompt=shown_by_default(spoken.tool_prompt),
-            strict_tools=spoken.strict_tools,
+            tool_prompt=shown,
+            strict_tools=spoken.strict_tools and shown == "full" and ends_in_vllm(spoken),
             context_tokens=_context(Path(spoken.source)),
             call_parser=call_parser,
             reasoning_parser=reasoning,
@@ -219,9 +223,18 @@ class VllmServer:
 
 _SETTLED = (
     *("--host", "--port", "--api-key", "--uds", "--grpc", "--grpc-port", "--ssl-keyfile", "--ssl-certfile"),
-    *("--model", "--served-model-name", "--config"),
+    *("--model", "--served-model-name", "--config", "--tool-strict-level"),
 )
 """Arguments of `vllm serve` that are not handed on: a second `--host` would replace the one that was checked."""
+
+FIRST_STRICT = (0, 31)
+"""The release of vLLM that brought `--tool-strict-level` (https://github.com/vllm-project/vllm/pull/56268)."""
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """The numbers that a release begins with."""
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+
 
 _FORM = re.compile(r"--[a-z][a-z_-]*(\.[\w.-]+(?==))?(=.*)?", re.IGNORECASE | re.DOTALL)
 
@@ -235,8 +248,8 @@ def _check_arguments(arguments: Sequence[str]) -> None:
         name = argument.partition("=")[0].replace("_", "-").lower()
         if any(settled.startswith(name) for settled in _SETTLED):
             raise ConfigError(
-                f"{argument!r} is not handed on to vLLM: the host, the port, the key and the model are arguments of "
-                "their own, and TLS is for a reverse proxy"
+                f"{argument!r} is not handed on to vLLM: the host, the port, the key, the model and strict_tools are "
+                "arguments of their own, and TLS is for a reverse proxy"
             )
 
 
@@ -285,6 +298,12 @@ def serve_with_vllm(
         raise ConfigError(
             f"the prompts of {model.name!r} show {PROMPT_NAMES[shown]} of clients' tools, and vLLM shows them in full; "
             "serve it with the engine embedded, or with tool_prompt full, which was not measured"
+        )
+    if model.strict_tools and build.version and version_of(build.version) < FIRST_STRICT:
+        raise ConfigError(
+            f"vLLM {build.version} in {build.python} cannot hold calls to their schemas, as {model.name!r} was "
+            f"measured: that takes {'.'.join(map(str, FIRST_STRICT))} or newer; upgrade it, or set strict_tools to "
+            "false (--no-strict-tools)"
         )
     fingerprint = fingerprint_of(model.source)
     chosen = {"temperature": temperature, "max_new_tokens": default_max_tokens}

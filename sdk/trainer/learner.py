@@ -23,7 +23,7 @@ import anyio.to_thread
 from transformers import PrinterCallback
 
 from ..errors import ConfigError, ToolbakeError, plain_errors
-from ..evaluation.measurement import MEASURED_TEMPERATURE
+from ..evaluation.measurement import MEASURED_TEMPERATURE, UNTRAINED
 from ..policies.grammar import ReplyGrammars
 from ..policies.model_source import grammars_of_calls
 from ..policies.models import LoadedModel, load_model
@@ -153,6 +153,10 @@ async def open_learner(
     loaded = await anyio.to_thread.run_sync(load)
     if config.batching.shared_prefix:
         check_fits(loaded.model)
+    evaluation = config.evaluation
+    if (before := (folder.stage(UNTRAINED) or {}).get("strict_tools")) is not None:  # all of a run is measured alike
+        evaluation = evaluation.model_copy(update={"strict_tools": before})
+        config = config.model_copy(update={"evaluation": evaluation})
     grammars = await anyio.to_thread.run_sync(_grammars, loaded, config, progress)
     digest = None
     if config.weights_digests == "published":
@@ -176,11 +180,14 @@ async def open_learner(
         yield Learner(loaded, engine, config, context, grammars)
 
 
+_MEASURED = "evaluation.strict_tools"
+
+
 def _grammars(loaded: LoadedModel, config: TrainConfig, progress: Progress) -> ReplyGrammars | None:
     """What calls are held to; None where the options leave it open and it cannot be, and where they do not want it.
     Raises `ConfigError` where one wants it and it cannot be."""
     measured = config.evaluation.strict_tools
-    wanted = {"rollouts.strict_tools": config.rollouts.strict_tools, "evaluation.strict_tools": measured}
+    wanted = {"rollouts.strict_tools": config.rollouts.strict_tools, _MEASURED: measured}
     option = next((name for name, value in wanted.items() if value), None)
     if option is None and measured is False:
         return None
@@ -189,11 +196,11 @@ def _grammars(loaded: LoadedModel, config: TrainConfig, progress: Progress) -> R
         return None
     try:
         in_vllm = config.engine == "vllm"
-        return grammars_of_calls(loaded, in_vllm=in_vllm, option=option or "evaluation.strict_tools")
-    except ConfigError:
+        return grammars_of_calls(loaded, in_vllm=in_vllm, option=option or _MEASURED)
+    except ConfigError as error:
         if option is not None:
             raise
-        progress.say("evaluation.strict_tools is off: no grammar can be made of this model's calls")
+        progress.say(f"evaluation.strict_tools is off: {str(error).removeprefix(f'{_MEASURED} is true, and ')}")
         return None
 
 

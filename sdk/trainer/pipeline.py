@@ -22,7 +22,7 @@ from ..agents import agent_facts, agent_identity, host_of, program_of, require_o
 from ..connecting import connect
 from ..errors import ConfigError, ToolbakeError
 from ..evaluation.conditions import FAMILY
-from ..evaluation.measurement import SERVED, ServedSummary, measure, measure_served, summarise_served
+from ..evaluation.measurement import SERVED, UNTRAINED, ServedSummary, measure, measure_served, summarise_served
 from ..evaluation.report import CONDITIONS, Report, build_report
 from ..evaluation.report_text import render_short_markdown
 from ..policies.model_source import ModelSource, open_agent, require_shown, second_label, second_source
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from ..evaluation.report import TrainingSummary
     from .learner import Learner
 
-UNTRAINED, WARM, TRAINED = "untrained", "after_warm_start", "after_grpo"
+WARM, TRAINED = "after_warm_start", "after_grpo"
 CHOSEN = "chosen on validation"
 _MAX_STEPS = "train.grpo.max_steps"
 """The option that may be larger when a run goes on, in the configuration of its folder."""
@@ -282,6 +282,8 @@ class _Run:
         self.conditions: dict[str, list[Rollout]] = {}
         self.stages: dict[str, str] = {}
         """Condition -> the stage of its rollouts."""
+        self.free_by_choice = False
+        """Whether calls could have been held to their schemas, and were not."""
         self.choice: dict[str, Any] = {
             "handed_over": "no task was kept aside to choose on: the last weights are handed over, better or worse"
         }
@@ -314,6 +316,7 @@ class _Run:
         context = context_of_rollouts(self.config.limits, self.tools, tasks) if self.program is None else None
         async with open_learner(model, self.config, self.context, context_tokens=context) as learner:
             engine = self.context.engine(learner.agent)
+            self.free_by_choice = self.config.evaluation.strict_tools is False or bool(self.config.vllm.urls)
             evaluation = self.config.evaluation.model_copy(update={"strict_tools": learner.strict_tools})
             self.config = self.config.model_copy(update={"evaluation": evaluation})
             learner.use_options(self.config)
@@ -404,7 +407,8 @@ class _Run:
             strict_tools=learner.strict_tools,
         )
         await learner.rest_after_rollouts()
-        self.folder.finish_stage(stage, {"rollouts": len(self.conditions[title])})
+        settled = {"strict_tools": learner.strict_tools} if stage == UNTRAINED else {}
+        self.folder.finish_stage(stage, {"rollouts": len(self.conditions[title]), **settled})
 
     async def _choose(self, learner: Learner, engine: RolloutEngine) -> None:
         """Take the weights that do best on the tasks kept aside, and measure them on the held-out ones."""
@@ -487,5 +491,5 @@ class _Run:
             threshold=self.config.evaluation.success_threshold,
             learnt=rates[1] - rates[0] if len(rates) == 2 else None,
             lost=(kept.get(self.choice.get("chosen_weights")) or 0.0) - (kept.get(measured[-1]) or 0.0),
-            strict=bool(self.config.evaluation.strict_tools),
+            could_be_strict=self.free_by_choice and not self.config.evaluation.strict_tools,
         )

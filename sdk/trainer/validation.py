@@ -374,7 +374,7 @@ def _weights(name: str) -> str:
 
 
 FIRST_TRIES = "first_tries"
-"""The stage of the rollouts where no task is kept aside."""
+"""The stage of the rollouts where no task is kept aside, or those that are were measured otherwise."""
 _TRIES = 16
 ENOUGH = 0.1
 """Of the tasks. A model that solves fewer has no signal in most groups."""
@@ -388,15 +388,17 @@ async def needs_none(
     done = context.run_folder.stage(SEARCH_STAGE)
     if done is not None:
         return bool(done.get("solved"))
-    kept_aside = bool(validation)
+    # As GRPO samples: calls that are valid by a grammar alone are no signal for it.
+    strict = config.rollouts.strict_tools
+    measured = bool(validation) and strict == bool(config.evaluation.strict_tools)
     rollouts = await measure(
         engine,
-        validation if kept_aside else spread(train, _TRIES),
+        validation or spread(train, _TRIES),
         context,
-        stage=UNTRAINED_STAGE if kept_aside else FIRST_TRIES,
+        stage=UNTRAINED_STAGE if measured else FIRST_TRIES,
         title="first tries",
         tool_prompt=shown_by_default(config.tool_prompt),
-        strict_tools=bool(config.evaluation.strict_tools),
+        strict_tools=strict,
     )
     solved = sum(is_success(rollout, context.success_threshold) for rollout in rollouts)
     if solved < ENOUGH * sum(rollout.scored for rollout in rollouts):

@@ -43,7 +43,7 @@ FAILED = held_out("a", "00001111") + held_out("b", "00001111")
 def advice(
     practice: list[Rollout] = MIXED, heldout: list[Rollout] = FAIR, *, steps: int = 10, **given: Any
 ) -> list[str]:
-    more = {"learnt": 0.1, "lost": 0.0, "strict": False} | {
+    more = {"learnt": 0.1, "lost": 0.0, "could_be_strict": True} | {
         key: given.pop(key) for key in ("learnt", "lost") if key in given
     }
     return next_steps(practice, heldout, TrainingSummary(steps=steps, **given), threshold=1.0, **more)
@@ -83,7 +83,7 @@ def test_of_few_held_out_tasks_of_a_kind_a_large_difference_is_told(found: str, 
 
 def test_after_a_warm_start_alone_held_out_rollouts_tell_what_was_cut_off_and_what_is_never_solved() -> None:
     heldout = [*FAIR, *held_out("refund", "0000"), *practised("b", "0", stop_reason="turn_limit")]
-    more = {"threshold": 1.0, "learnt": None, "lost": 0.0, "strict": False}
+    more = {"threshold": 1.0, "learnt": None, "lost": 0.0, "could_be_strict": True}
     cut_off, never = next_steps([], [*heldout, *practised("b", "0", stop_reason="turn_limit")], None, **more)
     assert cut_off == "9 % of the held-out rollouts ended with turn_limit: raise limits.max_turns."
     assert never.startswith("No held-out task is solved of these: kind=refund (4 tasks). Give more demonstrations")
@@ -103,7 +103,7 @@ def answered(*given: tuple[str, str, int]) -> list[Rollout]:
 
 @pytest.mark.parametrize("training", [TrainingSummary(steps=10), None], ids=["GRPO", "warm start alone"])
 def test_one_answer_to_tasks_that_expect_others_is_told(training: TrainingSummary | None) -> None:
-    more = {"threshold": 1.0, "learnt": 0.1, "lost": 0.0, "strict": False}
+    more = {"threshold": 1.0, "learnt": 0.1, "lost": 0.0, "could_be_strict": True}
     alike = answered(("yes", "yes", 7), ("yes", "no", 2), ("no", "no", 1))
     (one,) = next_steps(MIXED, alike, training, **more)
     assert one.startswith("all tasks: 9 of 10 held-out answers are 'yes', and at most 7 tasks expect any one answer")
@@ -123,13 +123,13 @@ def test_calls_that_were_refused_send_to_strict_tools(training: TrainingSummary 
         call = CallRecord(turn=0, call=ToolCall(id="c", name="read"), result=result)
         return [one.model_copy(update={"calls": [call] if n < times else []}) for n, one in enumerate(FAILED)]
 
-    more = {"threshold": 1.0, "learnt": 0.1, "lost": 0.0, "strict": False}
+    more = {"threshold": 1.0, "learnt": 0.1, "lost": 0.0, "could_be_strict": True}
     for kind in ("unknown_tool", "invalid_arguments"):
         (one,) = next_steps(MIXED, FAIR + refused(kind, 4), training, **more)
         assert one.startswith("4 of 16 failed held-out rollouts had a call of no tool, or with arguments")
         assert "--strict-tools" in one
         assert next_steps(MIXED, FAIR + refused(kind, 3), training, **more) == []
-        assert next_steps(MIXED, FAIR + refused(kind, 4), training, **{**more, "strict": True}) == []
+        assert next_steps(MIXED, FAIR + refused(kind, 4), training, **{**more, "could_be_strict": False}) == []
     assert next_steps(MIXED, FAIR + refused("tool_error", 8), training, **more) == []
 
 

@@ -112,6 +112,18 @@ def test_vllm_holds_calls_to_their_schemas_where_the_model_was_measured_so(
     assert ("| calls | held to the tools and their schemas |" in readme) == strict
 
 
+def test_an_export_whose_tools_come_without_their_schemas_does_not_hold_calls_to_them(
+    model: Path, tmp_path: Path
+) -> None:
+    loaded = load_model(model)
+    how: dict[str, Any] = {"family": "template", "tool_prompt": "names"}
+    sampling = replace(GREEDY, strict_tools=True)
+    source = save_model(loaded.model, loaded.tokenizer, tmp_path / "desk", sampling=sampling, **how)
+    export(source, "vllm", tmp_path / "out")
+    assert "--tool-strict-level" not in (tmp_path / "out" / "README.md").read_text()
+    assert "--tool-strict-level" not in (tmp_path / "out" / "serve.sh").read_text()
+
+
 def test_the_exported_model_answers_as_the_one_that_was_measured(model: Path, tmp_path: Path) -> None:
     folder = export(model, "vllm", tmp_path / "out") / "model"
     ours, theirs = load_model(model), load_model(folder)

@@ -172,7 +172,7 @@ def test_tool_calls_come_back_in_openais_form_streamed_or_not():
 def test_a_conversation_with_calls_and_results_is_rendered_for_the_policy():
     history = [
         {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": [{"type": "text", "text": "Where is "}, {"type": "text", "text": "4417?"}]},
+        {"role": "user", "content": [{"type": "text", "text": "Where is"}, {"type": "text", "text": "4417?"}]},
         {
             "role": "assistant",
             "content": None,
@@ -186,7 +186,7 @@ def test_a_conversation_with_calls_and_results_is_rendered_for_the_policy():
         ask(client, messages=history, tools=TOOLS)
         (prompt,) = client.policy.prompts
     assert prompt.endswith(
-        "<system>Be brief.<end><user>Where is 4417?<end>"
+        "<system>Be brief.<end><user>Where is\n4417?<end>"
         '<assistant><tool_call>{"name": "get_order", "arguments": {"order_id": 4417}}</tool_call><end>'
         "<tool>shipped<end><assistant>"
     )

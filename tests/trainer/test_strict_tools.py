@@ -287,6 +287,49 @@ def test_evaluations_and_single_rollouts_of_such_a_model_are_held_too(
     assert "Calls of after were held to the tools and their schemas (strict_tools)." in str(report)
 
 
+def test_a_tool_that_is_sent_by_its_name_alone_may_have_arguments(measured_strictly: sdk.TrainResult) -> None:
+    with sdk.serve(measured_strictly.run_dir, port=0) as server:
+        calls = measured([paint], (f"{server.url}/v1", server.model_name), tool_prompts="names")
+    assert {call.name for call in calls} == {"paint"}
+    assert any(call.arguments for call in calls)
+
+
+async def test_a_run_that_goes_on_is_measured_as_it_began(
+    caller_dir: Path, tools: list[Tool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_here(*_: object, **__: object) -> ReplyGrammars:
+        raise sdk.ConfigError("evaluation.strict_tools is true, and not here")
+
+    config = {**STRICT, "rollouts.strict_tools": False, "evaluation.strict_tools": None}
+    call = partial(sdk.train_async, [paint], QUESTIONS, painted_red, str(caller_dir), tmp_path / "run", config)
+    with anyio.CancelScope() as scope, monkeypatch.context() as patched:
+        patched.setattr("sdk.trainer.learner.grammars_of_calls", none_here)
+        progress = StopAt(scope, "GRPO", 1)
+        await call(progress=progress)
+    assert scope.cancelled_caught
+    assert "evaluation.strict_tools is off: not here" in progress.said
+    result = await call()
+    measured = RunFolder.open_to_read(result.run_dir).read_rollouts("after_grpo")
+    assert measured
+    assert not any(valid(call, tools) for call in calls_of(measured))
+    with sdk.serve(result.run_dir, port=0) as server:
+        assert not server.defaults.strict_tools
+
+
+def test_success_by_a_grammar_alone_is_no_reason_to_search_no_demonstrations(caller_dir: Path, tmp_path: Path) -> None:
+    def painted(rollout: sdk.Rollout) -> bool:
+        return any("coats of" in record.result.text for record in rollout.calls)
+
+    heard = Heard()
+    options = {"rollouts.strict_tools": False, "evaluation.strict_tools": None, "warm_start.max_steps": None}
+    config = {**STRICT, **options, "evaluation.validation": 2, "grpo.max_steps": 1}
+    sdk.train([paint], QUESTIONS, painted, str(caller_dir), tmp_path / "run", config, progress=heard)
+    folder = RunFolder.open_to_read(tmp_path / "run")
+    assert any(painted(rollout) for rollout in folder.read_rollouts("untrained"))
+    assert not any(painted(rollout) for rollout in folder.read_rollouts("first_tries"))
+    assert not any("no demonstration is searched" in line for line in heard.lines)
+
+
 def test_a_tool_without_a_valid_schema_is_no_error_of_a_client_that_did_not_ask(
     measured_strictly: sdk.TrainResult,
 ) -> None:

@@ -36,6 +36,7 @@ from sdk.exporting import export
 from sdk.exporting.exported_folder import MARKER
 from sdk.policies.models import LoadedModel, save_model
 from sdk.policies.protocol import Sampling
+from sdk.policies.vllm.server_command import VllmBuild
 from sdk.records import Tool
 from sdk.serving.vllm_server import PARSERS, serve_with_vllm
 
@@ -208,6 +209,13 @@ def test_tools_calls_and_results_are_rendered_as_in_training(served: Served, tun
 def test_the_prompt_shows_no_tools_where_none_may_be_called(served: Served, tuned: LoadedModel) -> None:
     reply = served.ask(tools=[TOOL], tool_choice="none")
     text, prompt, _ = measured_answer(tuned, ASK)
+    assert (reply.choices[0].message.content, reply.usage.prompt_tokens) == (text, prompt)
+
+
+def test_text_parts_of_a_message_are_joined_by_line_ends(served: Served, tuned: LoadedModel) -> None:
+    parts = [{"type": "text", "text": text} for text in ("Order 4417:", "where is it?")]
+    reply = served.ask([{"role": "user", "content": parts}])
+    text, prompt, _ = measured_answer(tuned, [{"role": "user", "content": "Order 4417:\nwhere is it?"}])
     assert (reply.choices[0].message.content, reply.usage.prompt_tokens) == (text, prompt)
 
 
@@ -494,12 +502,26 @@ def test_vllm_is_refused_where_it_would_serve_something_else(
         serve_with_vllm(folder, host="0.0.0.0", port=0)
     with pytest.raises(ConfigError, match="drain_seconds is -1"):
         serve_with_vllm(folder, port=0, drain_seconds=-1)
-    for argument in ("--host=0.0.0.0", "--ho", "--api_key=none", "--ssl-keyfile=key.pem", "--grpc"):
+    for argument in (
+        "--host=0.0.0.0",
+        "--ho",
+        "--api_key=none",
+        "--ssl-keyfile=key.pem",
+        "--grpc",
+        "--tool-strict-level=auto",
+    ):
         with pytest.raises(ConfigError, match=f"'{argument}' is not handed on to vLLM: the host, the port, the key"):
             serve_with_vllm(folder, port=0, arguments=(argument,))
     for argument in ("0.0.0.0", "-O--host=0.0.0.0", "--override-generation-config.x", "--", "-tp=2"):
         with pytest.raises(ConfigError, match="write it as --NAME or --NAME=VALUE"):
             serve_with_vllm(folder, port=0, arguments=(argument,))
+    older = VllmBuild(str(vllm_python), "vllm", "0.30.2", cpu=False)
+    with monkeypatch.context() as patched:
+        patched.setattr("sdk.serving.vllm_server.find_vllm", lambda _: older)
+        with pytest.raises(
+            ConfigError, match=r"vLLM 0\.30\.2 .* as 'names' was measured: .* 0\.31 or .*no-strict-tools"
+        ):
+            serve_with_vllm(folder, port=0, tool_prompt="full", strict_tools=True)
     told = CliRunner().invoke(app, ["serve", str(folder), "--engine", "embedded", "--vllm-arg=--dtype=float32"])
     assert "--vllm-arg does nothing for the embedded engine; take it out" in " ".join(told.stderr.split())
 

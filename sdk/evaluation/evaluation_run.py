@@ -264,8 +264,7 @@ async def evaluate_async(
     looks at them, see `docs/users.md`. `handlers`: who answers what servers ask during calls.
     `connect_timeout_s`: how long a server may take to start. `strict_tools`: the calls that a model begins become calls
     of its tools, with arguments that their schemas allow, as for clients that set `strict: true`; None: of models that
-    their training measured so. All of them, with
-    their defaults, are in `docs/evaluation.md`.
+    their training measured so. All of them, with their defaults, are in `docs/evaluation.md`.
 
     With `output_dir`, every rollout and the report are kept, and a run that was cut off goes on. Raises what
     `sdk.train` raises, before work is lost. Live destructive tools are not refused, as in training, but named in a

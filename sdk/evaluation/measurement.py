@@ -25,6 +25,8 @@ from .faults import Fault
 
 MEASURED_TEMPERATURE = 0.0
 """Greedy, unless told otherwise. A model that was trained is served so, too."""
+UNTRAINED = "untrained"
+"""The stage of the first rollouts that a training measures."""
 _A_FAULT_SHOWS = 16
 """When none of so many rollouts could be scored, the rest is not waited for."""
 
@@ -106,8 +108,6 @@ def require_scores(rollouts: Sequence[Rollout], *, what: str) -> None:
 # As it is served
 
 
-UNTRAINED = "untrained"
-"""The stage of the first rollouts that a training measures."""
 SERVED = "served"
 """The stage of the rollouts through the endpoint."""
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import anyio.to_thread
 from pydantic import ValidationError
@@ -29,7 +29,7 @@ from .models.loading import (
     require_place,
 )
 from .protocol import Agent, Policy
-from .rendering import make_renderer
+from .rendering import ChatRenderer, make_renderer
 from .token_agent import TokenAgent
 from .tool_prompt import no_calls_read, render_less, shown_by_default
 from .vllm.vllm_options import VllmOptions
@@ -95,7 +95,7 @@ def grammars_of_calls(spoken: LoadedTokenizer, *, in_vllm: bool, option: str = "
     stops = renderer.stop_token_ids
     if in_vllm:
         stops = [spoken.tokenizer.eos_token_id]
-        if not ends_in_vllm(spoken):
+        if not ends_in_vllm(renderer, spoken.tokenizer):
             raise ConfigError(
                 f"{option} is true, and the template of {spoken.name} ends replies with another token "
                 f"than {spoken.tokenizer.eos_token!r}, the tokenizer's end token: in vLLM no reply that follows a "
@@ -113,11 +113,10 @@ def grammars_of_calls(spoken: LoadedTokenizer, *, in_vllm: bool, option: str = "
     return grammars
 
 
-def ends_in_vllm(spoken: LoadedTokenizer) -> bool:
+def ends_in_vllm(renderer: ChatRenderer, tokenizer: Any) -> bool:
     """Whether replies that follow a grammar end in vLLM, which ends them with the tokenizer's end token alone."""
-    renderer = make_renderer(spoken.tokenizer, family=spoken.family)
     reply = renderer.encode_reply(Message(role="assistant", content="Hello."), [])
-    return reply[-1:] == [spoken.tokenizer.eos_token_id]
+    return reply[-1:] == [tokenizer.eos_token_id]
 
 
 def named_source(text: str, where: str) -> ModelSource:
@@ -193,7 +192,7 @@ def default_tool_prompt(model: ModelSource) -> ToolPrompt:
     if _is_vllm(model):
         model = _vllm_options(model)[0]
     if isinstance(model, str | Path):
-        return shown_by_default(read_notes(model_of(model))[1])
+        return shown_by_default(read_notes(model_of(model)).tool_prompt)
     found: ToolPrompt = getattr(model, "tool_prompt", "full")
     return found
 
@@ -201,13 +200,13 @@ def default_tool_prompt(model: ModelSource) -> ToolPrompt:
 def default_strict(model: ModelSource) -> bool:
     """Whether the calls of a checked source are held to their schemas where nobody says otherwise: as its folder was
     measured. Raises `ModelError` for a folder that is damaged."""
-    in_vllm = _is_vllm(model)
-    if in_vllm:
-        model, options = _vllm_options(model)
-        if options.urls:  # servers that run already may not follow grammars
+    if _is_vllm(model):
+        place, options = _vllm_options(model)
+        if options.urls or not default_strict(place):  # servers that run already may not follow grammars
             return False
-    held = isinstance(model, str | Path) and read_notes(model_of(model))[2]
-    return held and not (in_vllm and not ends_in_vllm(load_tokenizer(cast(str, model))))
+        spoken = load_tokenizer(place)
+        return ends_in_vllm(make_renderer(spoken.tokenizer, family=spoken.family), spoken.tokenizer)
+    return isinstance(model, str | Path) and read_notes(model_of(model)).strict_tools
 
 
 def require_shown(source: ModelSource, lengths: Iterable[ToolPrompt]) -> None:

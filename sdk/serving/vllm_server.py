@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import anyio
+from packaging.version import Version
 
 from ..errors import ConfigError, ModelError, ToolbakeError
 from ..policies.model_source import ends_in_vllm
@@ -75,7 +76,8 @@ class ServedModel:
         tell it. Raises `ModelError` as `load_tokenizer`, and where no parser is known."""
         spoken = load_tokenizer(place)
         shown = shown_by_default(spoken.tool_prompt)
-        family = make_renderer(spoken.tokenizer, family=spoken.family).family
+        renderer = make_renderer(spoken.tokenizer, family=spoken.family)
+        family = renderer.family
         parser, reasoning = PARSERS.get(family, (None, None))
         if call_parser is None:
             call_parser = parser
@@ -92,7 +94,7 @@ class ServedModel:
             name=served_name(place, spoken.name),
             sampling=load_sampling(spoken.source, spoken.name),
             tool_prompt=shown,
-            strict_tools=spoken.strict_tools and shown == "full" and ends_in_vllm(spoken),
+            strict_tools=spoken.strict_tools and shown == "full" and ends_in_vllm(renderer, spoken.tokenizer),
             context_tokens=_context(Path(spoken.source)),
             call_parser=call_parser,
             reasoning_parser=reasoning,
@@ -227,15 +229,8 @@ _SETTLED = (
 )
 """Arguments of `vllm serve` that are not handed on: a second `--host` would replace the one that was checked."""
 
-FIRST_STRICT = (0, 31)
+_FIRST_STRICT = "0.31"
 """The release of vLLM that brought `--tool-strict-level` (https://github.com/vllm-project/vllm/pull/56268)."""
-
-
-def version_of(text: str) -> tuple[int, ...]:
-    """The numbers that a release begins with."""
-    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
-
-
 _FORM = re.compile(r"--[a-z][a-z_-]*(\.[\w.-]+(?==))?(=.*)?", re.IGNORECASE | re.DOTALL)
 
 
@@ -299,11 +294,11 @@ def serve_with_vllm(
             f"the prompts of {model.name!r} show {PROMPT_NAMES[shown]} of clients' tools, and vLLM shows them in full; "
             "serve it with the engine embedded, or with tool_prompt full, which was not measured"
         )
-    if model.strict_tools and build.version and version_of(build.version) < FIRST_STRICT:
+    if model.strict_tools and build.version and Version(build.version) < Version(_FIRST_STRICT):
         raise ConfigError(
             f"vLLM {build.version} in {build.python} cannot hold calls to their schemas, as {model.name!r} was "
-            f"measured: that takes {'.'.join(map(str, FIRST_STRICT))} or newer; upgrade it, or set strict_tools to "
-            "false (--no-strict-tools)"
+            f"measured: that takes {_FIRST_STRICT} or newer; upgrade it, or set strict_tools to false "
+            "(--no-strict-tools)"
         )
     fingerprint = fingerprint_of(model.source)
     chosen = {"temperature": temperature, "max_new_tokens": default_max_tokens}

@@ -153,11 +153,12 @@ async def open_learner(
     loaded = await anyio.to_thread.run_sync(load)
     if config.batching.shared_prefix:
         check_fits(loaded.model)
-    evaluation = config.evaluation
-    if (before := (folder.stage(UNTRAINED) or {}).get("strict_tools")) is not None:  # all of a run is measured alike
-        evaluation = evaluation.model_copy(update={"strict_tools": before})
-        config = config.model_copy(update={"evaluation": evaluation})
-    grammars = await anyio.to_thread.run_sync(_grammars, loaded, config, progress)
+    before = (folder.stage(UNTRAINED) or {}).get("strict_tools")  # all of a run is measured alike
+    measured = config.evaluation.strict_tools if before is None else before
+    grammars = await anyio.to_thread.run_sync(_grammars, loaded, config, measured, progress)
+    held = grammars is not None and measured is not False
+    evaluation = config.evaluation.model_copy(update={"strict_tools": held})
+    config = config.model_copy(update={"evaluation": evaluation})
     digest = None
     if config.weights_digests == "published":
         digest = await anyio.to_thread.run_sync(weights_digest, loaded.model)
@@ -183,10 +184,11 @@ async def open_learner(
 _MEASURED = "evaluation.strict_tools"
 
 
-def _grammars(loaded: LoadedModel, config: TrainConfig, progress: Progress) -> ReplyGrammars | None:
+def _grammars(
+    loaded: LoadedModel, config: TrainConfig, measured: bool | None, progress: Progress
+) -> ReplyGrammars | None:
     """What calls are held to; None where the options leave it open and it cannot be, and where they do not want it.
-    Raises `ConfigError` where one wants it and it cannot be."""
-    measured = config.evaluation.strict_tools
+    `measured`: whether measurements want it. Raises `ConfigError` where one wants it and it cannot be."""
     wanted = {"rollouts.strict_tools": config.rollouts.strict_tools, _MEASURED: measured}
     option = next((name for name, value in wanted.items() if value), None)
     if option is None and measured is False:
@@ -215,24 +217,23 @@ class Learner:
         context: RunContext,
         grammars: ReplyGrammars | None = None,
     ) -> None:
-        """`grammars`: for the options `strict_tools`; None: calls are held to nothing."""
+        """`config`: with `evaluation.strict_tools` settled. `grammars`: for the options of that name; None: calls are
+        held to nothing."""
         self.name = loaded.name
         self.model = with_adapters(loaded.model, config)
         self.tokenizer = loaded.tokenizer
         self.renderer: ChatRenderer = make_renderer(loaded.tokenizer, family=loaded.family)
         self.engine = engine
         self.agent = TokenAgent(engine, self.renderer, name=loaded.name, grammars=grammars)
-        self.strict_tools = grammars is not None and config.evaluation.strict_tools is not False
-        """Whether calls of measured rollouts are held to the tools and their schemas."""
         self._version = 0
-        self._config = config
+        self.config = config
         self._context = context
         self._folder, self._progress = context.run_folder, context.progress
         self._note_weights = self._folder.record_published if config.weights_digests == "published" else None
 
     def use_options(self, config: TrainConfig) -> None:
         """Go on with options that were settled after the model was loaded."""
-        self._config = config
+        self.config = config
 
     async def warm_start(self, rows: Sequence[TokenRow], shown: Mapping[str, int]) -> None:
         """Supervised training on demonstration rows; done once, its weights are kept for a resumed run.
@@ -248,8 +249,8 @@ class Learner:
             self._folder.drop_metrics_after(done - 1, "warm_start")
             if done:
                 self._progress.say(f"going on with the warm start from step {done}")
-            tell("warm_start", (list(rows), str(output_dir), self._config, checkpoint))
-            with self._progress.track("warm start", self._config.warm_start.max_steps or 0, done) as step:
+            tell("warm_start", (list(rows), str(output_dir), self.config, checkpoint))
+            with self._progress.track("warm start", self.config.warm_start.max_steps or 0, done) as step:
                 progress = WarmStartProgress(self._folder, step)
 
                 def make(stop: StopOnRequest) -> Any:
@@ -257,7 +258,7 @@ class Learner:
                         self.model,
                         self.tokenizer,
                         rows,
-                        config=self._config,
+                        config=self.config,
                         output_dir=str(output_dir),
                         callbacks=[progress, stop],
                     )
@@ -289,8 +290,8 @@ class Learner:
             forget_after(self._folder, done)
             if self._folder.resumed and (done or dropped):
                 self._progress.say(f"going on from step {done}; {dropped} rollouts of unsaved steps set aside")
-            facts: dict[str, Any] = {"steps": self._config.grpo.max_steps}
-            if checkpoint is not None and done >= self._config.grpo.max_steps:
+            facts: dict[str, Any] = {"steps": self.config.grpo.max_steps}
+            if checkpoint is not None and done >= self.config.grpo.max_steps:
                 self._load(checkpoint)
             elif early := await self._reinforce(engine, tasks, validation, output_dir, checkpoint, done):
                 self._progress.say(str(early))
@@ -300,7 +301,7 @@ class Learner:
             self.keep(kept)
             self._folder.record_weights(kept, version=facts.get("last", facts["steps"]))
             self._folder.finish_stage(STAGE, facts)
-        await self._publish(version=last_step(self._folder, self._config))
+        await self._publish(version=last_step(self._folder, self.config))
 
     async def _reinforce(
         self,
@@ -311,12 +312,12 @@ class Learner:
         checkpoint: Path | None,
         done: int,
     ) -> StoppedEarly | None:
-        with self._progress.track("GRPO", self._config.grpo.max_steps, done) as step:
-            curriculum = Curriculum(tasks, self._config)
+        with self._progress.track("GRPO", self.config.grpo.max_steps, done) as step:
+            curriculum = Curriculum(tasks, self.config)
             collector = Collector(
                 engine,
                 curriculum,
-                self._config,
+                self.config,
                 self._context,
                 step=step,
                 validation=validation,
@@ -328,21 +329,21 @@ class Learner:
                 return make_trainer(
                     self.model,
                     self.tokenizer,
-                    config=self._config,
+                    config=self.config,
                     output_dir=str(output_dir),
                     collect=collector,
                     publisher=self.engine,
                     note_weights=self._note_weights,
                     callbacks=[
                         StepMetrics(self._folder, collector, curriculum),
-                        *([ThinCheckpoints(self._config)] if self._config.evaluation.validation else []),
+                        *([ThinCheckpoints(self.config)] if self.config.evaluation.validation else []),
                         stop,
                     ],
                 )
 
-            if self._config.rollouts.branches:
+            if self.config.rollouts.branches:
                 self._progress.say(f"rollouts branch; their worlds {how_worlds_are_copied(engine.source)}")
-            tell("grpo", (str(output_dir), self._config, checkpoint))
+            tell("grpo", (str(output_dir), self.config, checkpoint))
             async with collector.sampling():
                 return await self._run(make, checkpoint, on_stop=collector.stop)
 
@@ -357,7 +358,7 @@ class Learner:
             shutil.rmtree(last, ignore_errors=True)
             newest.rename(last)
         if last.is_dir():
-            self._folder.record_weights(last, version=last_step(self._folder, self._config))
+            self._folder.record_weights(last, version=last_step(self._folder, self.config))
         for leftover in (STAGE, "warm_start_trainer", "untrained"):
             shutil.rmtree(self._folder.checkpoints / leftover, ignore_errors=True)
 
@@ -418,11 +419,11 @@ class Learner:
             self.tokenizer,
             folder,
             family=self.renderer.family,
-            tool_prompt=self._config.tool_prompt,
+            tool_prompt=self.config.tool_prompt,
             sampling=Sampling(
                 temperature=MEASURED_TEMPERATURE,
-                max_tokens=self._config.limits.max_turn_tokens,
-                strict_tools=self.strict_tools,
+                max_tokens=self.config.limits.max_turn_tokens,
+                strict_tools=bool(self.config.evaluation.strict_tools),
             ),
         )
 

@@ -282,7 +282,7 @@ class _Run:
         self.conditions: dict[str, list[Rollout]] = {}
         self.stages: dict[str, str] = {}
         """Condition -> the stage of its rollouts."""
-        self.free_by_choice = False
+        self.free_by_choice = config.evaluation.strict_tools is False or bool(config.vllm.urls)
         """Whether calls could have been held to their schemas, and were not."""
         self.choice: dict[str, Any] = {
             "handed_over": "no task was kept aside to choose on: the last weights are handed over, better or worse"
@@ -316,10 +316,7 @@ class _Run:
         context = context_of_rollouts(self.config.limits, self.tools, tasks) if self.program is None else None
         async with open_learner(model, self.config, self.context, context_tokens=context) as learner:
             engine = self.context.engine(learner.agent)
-            self.free_by_choice = self.config.evaluation.strict_tools is False or bool(self.config.vllm.urls)
-            evaluation = self.config.evaluation.model_copy(update={"strict_tools": learner.strict_tools})
-            self.config = self.config.model_copy(update={"evaluation": evaluation})
-            learner.use_options(self.config)
+            self.config = learner.config
             await self._measure(learner, engine, UNTRAINED, "untrained")
             if self.validation:
                 await keep_untrained(learner, engine, self.validation, self.context, self.config)
@@ -404,10 +401,10 @@ class _Run:
             stage=stage,
             title=title,
             tool_prompt=shown_by_default(self.config.tool_prompt),
-            strict_tools=learner.strict_tools,
+            strict_tools=bool(self.config.evaluation.strict_tools),
         )
         await learner.rest_after_rollouts()
-        settled = {"strict_tools": learner.strict_tools} if stage == UNTRAINED else {}
+        settled = {"strict_tools": self.config.evaluation.strict_tools} if stage == UNTRAINED else {}
         self.folder.finish_stage(stage, {"rollouts": len(self.conditions[title]), **settled})
 
     async def _choose(self, learner: Learner, engine: RolloutEngine) -> None:

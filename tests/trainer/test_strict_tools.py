@@ -249,13 +249,13 @@ def test_a_training_measures_valid_calls_and_trains_on_what_the_model_writes(
     measured_strictly: sdk.TrainResult, tools: list[Tool]
 ) -> None:
     folder = RunFolder.open_to_read(measured_strictly.run_dir)
-    free = [calls_of(folder.read_rollouts("grpo"))]
+    free = calls_of(folder.read_rollouts("grpo"))
     stages = [stage for stage in folder.rollout_stages() if not stage.startswith("grpo")]
     assert {"untrained", "after_grpo", "validation_untrained", "served"} <= set(stages)
     for calls in (calls_of(folder.read_rollouts(stage)) for stage in stages):
         assert calls
         assert all(valid(call, tools) for call in calls)
-    assert not any(valid(call, tools) for calls in free for call in calls)
+    assert not any(valid(call, tools) for call in free)
     assert "Calls were held to the tools and their schemas (strict_tools)." in str(measured_strictly.report)
 
 

@@ -193,11 +193,10 @@ def serve(
         used = server.defaults
         typer.echo(f"{server.model_name} is served at {server.url}/v1 (Ctrl-C ends it). Try it:\n")
         typer.echo(curl_example(server.url, server.model_name, api_key_env if key else None, used.temperature))
+        held = " Calls are held to the tools and their schemas." if used.strict_tools else ""
         typer.echo(
             f"\nA request that does not set them gets temperature {used.temperature:g}, top_p {used.top_p:g} and "
-            f"at most {used.max_tokens} new tokens."
-            + " Calls are held to the tools and their schemas."
-            * used.strict_tools
+            f"at most {used.max_tokens} new tokens.{held}"
         )
         server.wait()
     progress.say("stopped")

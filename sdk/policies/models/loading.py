@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mcp_bridge.safe_text import and_more
 
@@ -123,18 +123,25 @@ def _near_folders(folder: Path) -> list[str]:
     return sorted(found, key=lambda one: -difflib.SequenceMatcher(None, one, str(folder)).ratio())[:5]
 
 
-def read_notes(folder: Path) -> tuple[str | None, TrainedToolPrompt | None, bool]:
-    """What a model's folder says of its renderer and of the tool prompt that it was trained with, None where it does
-    not; and whether it was measured with `Sampling.strict_tools`. Raises `ModelError` where that is damaged."""
+class Notes(NamedTuple):
+    """What a model's folder says of it; see `LoadedTokenizer`."""
+
+    family: str | None = None
+    tool_prompt: TrainedToolPrompt | None = None
+    strict_tools: bool = False
+
+
+def read_notes(folder: Path) -> Notes:
+    """Raises `ModelError` where they are damaged."""
     file = folder / NOTES_FILE
     if not file.exists():
-        return None, None, False
+        return Notes()
     try:
         notes = json.loads(file.read_text())
         family, trained, strict = notes["family"], notes.get("tool_prompt"), notes.get("strict_tools", False)
         if not isinstance(strict, bool):
             raise TypeError(f"strict_tools is {strict!r}")
-        return None if family is None else str(family), None if trained is None else as_trained(trained), strict
+        return Notes(None if family is None else str(family), None if trained is None else as_trained(trained), strict)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _incomplete(folder, f"its {NOTES_FILE} is damaged ({type(error).__name__}: {error})") from error
 

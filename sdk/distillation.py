@@ -24,7 +24,7 @@ from .evaluation.conditions import is_success, require_threshold
 from .evaluation.evaluation_run import weights_identity
 from .evaluation.measurement import measure
 from .evaluation.report import CONDITIONS
-from .policies.model_source import ModelSource, check_model_source, model_label, open_agent
+from .policies.model_source import ModelSource, check_model_source, default_strict, model_label, open_agent
 from .policies.tool_prompt import shown_tools
 from .progress import Progress, Silent
 from .records import CUT_OFF, Rollout, Task
@@ -199,6 +199,7 @@ async def distill_async(
     stage: str | None = None,
     samples: int = 4,
     temperature: float = 1.0,
+    strict_tools: bool | None = None,
     threshold: float = 1.0,
     per_task: int = 1,
     limits: Limits | Mapping[str, Any] | None = None,
@@ -212,7 +213,8 @@ async def distill_async(
 
     Either of a finished `run` (its folder; `stage` names which rollouts, by default those of GRPO or of an
     evaluation), or new ones: `prompts`, `verifier` and a `model` (a `ModelSource` of `sdk.policies.model_source`) that
-    plays each task `samples` times. `tools` are the ones the rollouts were made with.
+    plays each task `samples` times. `tools` are the ones the rollouts were made with. `strict_tools`: of new rollouts,
+    see `sdk.evaluate`.
 
     `licence`: under which the examples may be used; written into each. `threshold`: the least score. `per_task`: at
     most so many distinct examples of one task, the shortest. New rollouts are kept beside `to`, in a run folder of its
@@ -222,7 +224,13 @@ async def distill_async(
     left to write; `to` is then not touched.
     """
     path = Path(to)
-    playing = {"samples": samples, "temperature": temperature, "concurrency": concurrency, "seed": seed}
+    playing = {
+        "samples": samples,
+        "temperature": temperature,
+        "strict_tools": strict_tools,
+        "concurrency": concurrency,
+        "seed": seed,
+    }
     _check_source(run, prompts, verifier, model, stage, playing)
     _check_wanted(licence, samples, per_task, threshold, path)
     bounds = Limits.of(limits)
@@ -233,6 +241,7 @@ async def distill_async(
             rollouts, name = _of_run(Path(run), stage, source)
         else:
             check_model_source(model)
+            strict = default_strict(model) if strict_tools is None else strict_tools
             warn_of(source.live_destructive)
             name = model_label(model) or "the embedded model"
             assert verifier is not None  # `_check_source`
@@ -245,7 +254,7 @@ async def distill_async(
                 success_threshold=threshold,
                 seed=seed,
             )
-            rollouts = await _play(load_tasks(prompts), model, context, handlers, path, samples, temperature)
+            rollouts = await _play(load_tasks(prompts), model, context, handlers, path, samples, temperature, strict)
         shown = source.tools
     selection = select(rollouts, threshold=threshold, per_task=per_task)
     if not selection.kept:
@@ -265,7 +274,7 @@ async def distill_async(
     return DistilledData(path, selection)
 
 
-_DEFAULTS = {"samples": 4, "temperature": 1.0, "concurrency": 64, "seed": 0}
+_DEFAULTS = {"samples": 4, "temperature": 1.0, "strict_tools": None, "concurrency": 64, "seed": 0}
 """Of what only new rollouts need."""
 
 
@@ -275,7 +284,7 @@ def _check_source(
     verifier: VerifierLike | None,
     model: ModelSource,
     stage: str | None,
-    playing: Mapping[str, float],
+    playing: Mapping[str, float | None],
 ) -> None:
     if (run is None) == (prompts is None):
         raise ConfigError("give the folder of a finished `run`, or `prompts` to play: exactly one of them")
@@ -313,6 +322,7 @@ async def _play(
     path: Path,
     samples: int,
     temperature: float,
+    strict: bool,
 ) -> list[Rollout]:
     """New rollouts for the file at `path`; those that were played for it before are read."""
     source, verifier = context.tools, context.verifier
@@ -327,9 +337,10 @@ async def _play(
         "samples": samples,
         "temperature": temperature,
         "seed": context.seed,
+        **({"strict_tools": True} if strict else {}),
     }
     async with (
-        open_agent(model, rows=context.concurrency) as agent,
+        open_agent(model, rows=context.concurrency, strict_tools=strict) as agent,
         open_users(tasks, source.tools, rows=context.concurrency) as users,
     ):
         with _work_folder(path, identity) as folder:
@@ -342,6 +353,7 @@ async def _play(
                 stage="distill",
                 title="distilling",
                 temperature=temperature,
+                strict_tools=strict,
                 samples=samples,
             )
 

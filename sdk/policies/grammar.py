@@ -10,6 +10,7 @@ for.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import torch
 
 _MOST_COMPILED = 64
+_MOST_CHECKED = 16_384
 _MOST_MASKS = 1024
 """Of a grammar, of which equal ones are one object: 6 MB of a vocabulary of 49,152."""
 _STACK_BYTES = 128 << 20
@@ -50,6 +52,7 @@ class GrammarTokenizer:
         special = filter(tokenizer.is_special_token, range(tokenizer.vocab_size))
         self._special_names = [name for name in map(self._name, special) if name]
         self._compiled = lru_cache(maxsize=_MOST_COMPILED)(self._compile)
+        self._valid = dict[bytes, bool]()
 
     @classmethod
     def of(cls, tokenizer: Any, *, vocabulary: int, stop_token_ids: Sequence[int]) -> Self:
@@ -93,6 +96,16 @@ class GrammarTokenizer:
         if isinstance(found, str):
             raise ValueError(found)
         return found
+
+    def is_valid(self, text: str) -> bool:
+        """Whether `compile` takes a text. It is told by a digest: clients may send more tools than there are grammars
+        kept."""
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+        if digest not in self._valid:
+            if len(self._valid) >= _MOST_CHECKED:
+                self._valid.clear()
+            self._valid[digest] = not isinstance(self._compile(text), str)
+        return self._valid[digest]
 
     def _compile(self, text: str) -> Grammar | str:
         """A grammar, or why there is none: clients send the same tools again and again."""
@@ -314,18 +327,12 @@ class ReplyGrammars:
             return by(schemas)
         # Of what has no grammar, any object: its calls are held against the schema when they are complete. And schemas
         # that have one each may be too large together.
-        known = [schema if self._has_grammar(schema) else {} for schema in schemas]
+        checked = (self._tokenizer.is_valid(f"start: {_json_by(schema, _SEPARATORS[0])}") for schema in schemas)
+        known = [schema if valid else {} for schema, valid in zip(schemas, checked, strict=True)]
         if known != schemas:
             with suppress(ValueError):
                 return by(known)
         return by([{} for _ in tools])
-
-    def _has_grammar(self, schema: Mapping[str, Any]) -> bool:
-        try:
-            self._tokenizer.compile(f"start: {_json_by(schema, _SEPARATORS[0])}")
-        except ValueError:
-            return False
-        return True
 
     def _start(self, reply: str, reasoning: bool) -> list[str]:
         """The first rules: a reply, after reasoning where there is some, or may be some."""

@@ -67,6 +67,8 @@ class ServedModel:
     nothing."""
     context_tokens: int | None
     """The most tokens of prompt and answer together; None where its configuration does not have it."""
+    held_replies_end: bool
+    """Whether replies that follow a grammar end in vLLM, see `ends_in_vllm`."""
     call_parser: str
     reasoning_parser: str | None
 
@@ -89,13 +91,15 @@ class ServedModel:
                     f"{spoken.name!r}: {problem}; name vLLM's with --tool-call-parser. Known are the families "
                     f"{', '.join(PARSERS)}"
                 )
+        ends = ends_in_vllm(renderer, spoken.tokenizer)
         return cls(
             source=spoken.source,
             name=served_name(place, spoken.name),
             sampling=load_sampling(spoken.source, spoken.name),
             tool_prompt=shown,
-            strict_tools=spoken.strict_tools and shown == "full" and ends_in_vllm(renderer, spoken.tokenizer),
+            strict_tools=spoken.strict_tools and shown == "full" and ends,
             context_tokens=_context(Path(spoken.source)),
+            held_replies_end=ends,
             call_parser=call_parser,
             reasoning_parser=reasoning,
         )
@@ -286,8 +290,15 @@ def serve_with_vllm(
     url = address_of(listener)
     listener.close()
     model = ServedModel.read(model_dir, call_parser=call_parser)
+    asked = ", as strict_tools asks" if strict_tools else f", as {model.name!r} was measured"
     if strict_tools is not None:
         model = replace(model, strict_tools=strict_tools)
+    if model.strict_tools and not model.held_replies_end:
+        raise ConfigError(
+            f"strict_tools is true, and in vLLM no reply of {model.name!r} that is held to a grammar would end: its "
+            "template ends replies with another token than the tokenizer's end token; set strict_tools to false "
+            "(--no-strict-tools), or serve it with the engine embedded"
+        )
     shown = tool_prompt or model.tool_prompt
     if shown != "full":
         raise ConfigError(
@@ -296,9 +307,8 @@ def serve_with_vllm(
         )
     if model.strict_tools and build.version and Version(build.version) < Version(_FIRST_STRICT):
         raise ConfigError(
-            f"vLLM {build.version} in {build.python} cannot hold calls to their schemas, as {model.name!r} was "
-            f"measured: that takes {_FIRST_STRICT} or newer; upgrade it, or set strict_tools to false "
-            "(--no-strict-tools)"
+            f"vLLM {build.version} in {build.python} cannot hold calls to their schemas{asked}: that takes "
+            f"{_FIRST_STRICT} or newer; upgrade it, or set strict_tools to false (--no-strict-tools)"
         )
     fingerprint = fingerprint_of(model.source)
     chosen = {"temperature": temperature, "max_new_tokens": default_max_tokens}

@@ -230,6 +230,7 @@ def test_a_last_message_that_a_limit_cut_off_teaches_nobody(tmp_path: Path) -> N
         ({"prompts": PROMPTS, "verifier": is_shipped, "threshold": float("nan")}, "threshold is nan"),
         ({"prompts": PROMPTS, "verifier": is_shipped, "stage": "grpo"}, "`stage` is 'grpo' and does nothing"),
         ({"run": "r", "model": "some/model"}, "`model` does nothing beside `run`"),
+        ({"run": "r", "strict_tools": True}, "`strict_tools` is True and does nothing beside `run`"),
         ({"run": "r", "temperature": 0.0}, "`temperature` is 0.0 and does nothing beside `run`"),
     ],
 )

@@ -287,6 +287,18 @@ def test_evaluations_and_single_rollouts_of_such_a_model_are_held_too(
     assert "Calls of after were held to the tools and their schemas (strict_tools)." in str(report)
 
 
+@pytest.mark.parametrize("given", [None, False])
+def test_such_a_model_teaches_as_it_was_measured_unless_it_is_asked_otherwise(
+    measured_strictly: sdk.TrainResult, tools: list[Tool], given: bool | None, tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {"prompts": QUESTIONS, "verifier": lambda rollout: 1.0, "limits": STRICT["limits"]}
+    asked |= {"model": measured_strictly.run_dir, "samples": 2, "to": tmp_path / "d.jsonl", "licence": "mit"}
+    sdk.distill(tools=[paint], strict_tools=given, **asked)
+    calls = calls_of(RunFolder.open_to_read(tmp_path / "d.jsonl.work").read_rollouts("distill"))
+    assert (given is None) == any(valid(call, tools) for call in calls)
+    assert (given is None) == (bool(calls) and all(valid(call, tools) for call in calls))
+
+
 def test_a_tool_that_is_sent_by_its_name_alone_may_have_arguments(measured_strictly: sdk.TrainResult) -> None:
     with sdk.serve(measured_strictly.run_dir, port=0) as server:
         calls = measured([paint], (f"{server.url}/v1", server.model_name), tool_prompts="names")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
+import llguidance
 import pytest
 import torch
 from hypothesis import given, settings
@@ -282,6 +283,24 @@ def test_tools_with_the_same_schema_are_no_larger_together_than_one(grammars: Re
     grammar = grammars.calls(tools, parallel=False)
     assert follows(grammar, renderer, tools[700], {"field_3": "a"})
     assert not follows(grammar, renderer, tools[700], {"field_3": 4})
+
+
+def test_more_tools_than_grammars_are_kept_are_compiled_once_also_where_one_has_no_grammar(
+    grammars: ReplyGrammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tool(n: int) -> Tool:
+        argument = {"type": "string", "pattern": "(?=a)b"} if n == 0 else {"const": n}
+        return Tool(name=f"t{n}", description="", input_schema={"type": "object", "properties": {"a": argument}})
+
+    tools = [tool(n) for n in range(100)]
+    made, compile_one = [], llguidance.LLMatcher
+    monkeypatch.setattr(llguidance, "LLMatcher", lambda *args, **how: made.append(args) or compile_one(*args, **how))
+    first = grammars.text_or_calls(tools)
+    assert first is not None
+    assert "const" in first.text  # the others keep their schemas
+    assert len(made) == 102
+    assert grammars.text_or_calls(tools) is first
+    assert len(made) == 102
 
 
 def test_arguments_are_any_object_where_the_schemas_are_too_large_together(

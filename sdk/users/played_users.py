@@ -174,8 +174,8 @@ class RuleUser:
     """Depends on the facts and on what was said, and on nothing else: no model, no chance.
 
     It tells every fact that a message asks for, or has as one of two choices; agrees to a question for yes or no,
-    unless that has another value for a fact that it names, which it corrects; says that it does not know where asked
-    for something else; and ends the talk when it is asked for nothing, or for nothing that helps more than `PATIENCE`
+    unless that has another value for a fact that it names, which it corrects, or two codes to choose from; says that it
+    does not know where asked for something else; and ends the talk when it is asked for nothing, or for nothing that helps more than `PATIENCE`
     times.
     """
 
@@ -198,7 +198,8 @@ class RuleUser:
         said = ["No."] if wrong else []
         said += [await _told(user, name, turn, call) for name in told]
         if not told:
-            said = ["Yes, please." if any(map(is_yes_or_no, asking)) else UNKNOWN]
+            agrees = any(is_yes_or_no(one) and not _is_choice_of_codes(one) for one in asking)
+            said = ["Yes, please." if agrees else UNKNOWN]
         return turn.model_copy(update={"said": " ".join(said), "told": told})
 
     def _unhelped(self, rollout: Rollout) -> int:
@@ -248,6 +249,11 @@ def _contradicts(name: str, fact: Fact, sentence: str) -> bool:
 def _is_choice(fact: Fact, sentence: str) -> bool:
     """Whether a question has the fact's value as one of its choices: "Is it 2342 or 2343?"."""
     return _CHOOSING.search(sentence) is not None and stands_in(fact, words(sentence))
+
+
+def _is_choice_of_codes(sentence: str) -> bool:
+    """Whether a question has two numbers or codes to choose from, which yes does not answer: "2343 or 2344?"."""
+    return _CHOOSING.search(sentence) is not None and len(set(_CODE.findall(sentence))) > 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -88,7 +88,9 @@ async def test_a_user_corrects_another_value_and_agrees_to_its_own() -> None:
         ("2343 or 2342?", "The order id is 2342."),
         ("Which order is it, 2342 or 2343?", "The order id is 2342."),
         ("Is it order 2343 or order 2344?", "No. The order id is 2342."),
+        ("2343 or 2344?", "I do not know that."),
         ("Shall I cancel 2342 or not?", "Yes, please."),
+        ("Shall I cancel it today or on day 2?", "Yes, please."),
         ("Shall I cancel order 23421?", "No. The order id is 2342."),
     ],
 )

@@ -165,6 +165,7 @@ class SqlSandbox(Sandbox):
         self._load(snapshot)
 
     def state(self) -> State:
+        self._require_reads(self.database)
         state: State = {}
         for table, select in {"clock": _READ_CLOCK, **self.reads}.items():
             cursor = self.database.execute(select)
@@ -258,17 +259,21 @@ class SqlSandbox(Sandbox):
             database.execute("INSERT INTO clock VALUES ('world', ?)", (start.isoformat(),))
             database.commit()
             self._check_reads(database)
-            self._refuse_temporary(database)
+            self._refuse_what_is_not_copied(database)
             return database.serialize()
         finally:
             database.close()
 
-    def _check_reads(self, database: sqlite3.Connection) -> None:
+    def _require_reads(self, database: sqlite3.Connection) -> None:
+        """Of every table, also one that a tool has made since."""
         # Not those of type `shadow`, in which SQLite keeps what a virtual table holds.
         own = "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type IN ('table', 'virtual')"
         tables = {name for (name,) in database.execute(own) if not name.startswith("sqlite_")}
         if missing := sorted(tables - {*self.reads, "clock"}):
             raise SetupError(f"{self.name}: `reads` has no SELECT for {', '.join(missing)}; state() would miss it")
+
+    def _check_reads(self, database: sqlite3.Connection) -> None:
+        self._require_reads(database)
         for table, select in self.reads.items():
             first, *columns = (column[0] for column in database.execute(select).description)
             if first != "key":
@@ -308,15 +313,21 @@ class SqlSandbox(Sandbox):
     def _require_rest(self) -> None:
         if self.database.in_transaction:
             raise SetupError(f"{self.name} is in the middle of a transaction; commit it or roll it back first")
-        self._refuse_temporary(self.database)
+        self._refuse_what_is_not_copied(self.database)
 
-    def _refuse_temporary(self, database: sqlite3.Connection) -> None:
+    def _refuse_what_is_not_copied(self, database: sqlite3.Connection) -> None:
         """They are a connection's, and a fork has another one: it would answer otherwise, and nobody would know why."""
         if made := database.execute("SELECT type, name FROM temp.sqlite_master LIMIT 1").fetchone():
             kind, name = made
             raise SetupError(
                 f"{self.name} has a temporary {kind}, {name!r}, which no fork and no snapshot would have; make it an "
                 "ordinary one in `schema`, or drop it before the tool returns"
+            )
+        attached = "SELECT name FROM pragma_database_list WHERE name NOT IN ('main', 'temp')"
+        if others := [name for (name,) in database.execute(attached)]:
+            raise SetupError(
+                f"{self.name} has a database attached, {others[0]!r}, which no fork and no snapshot would have, and no "
+                "state() shows; make its tables in `schema`, or detach it before the tool returns"
             )
 
 

@@ -137,6 +137,33 @@ def test_what_a_fork_would_silently_lack_is_refused(kind: str) -> None:
         Temporary()
 
 
+def test_what_a_tool_makes_beside_the_tables_is_refused_where_it_would_be_missing() -> None:
+    def attach(database: sqlite3.Connection) -> str:
+        database.execute("ATTACH ':memory:' AS beside")
+        return "attached"
+
+    def create(database: sqlite3.Connection) -> str:
+        database.execute("CREATE TABLE secrets (id INTEGER PRIMARY KEY)")
+        return "made"
+
+    class Making(Bank):
+        accounts = 3
+        sql_tools = (SqlTool(Tool(name="attach"), attach), SqlTool(Tool(name="create"), create))
+
+    bank = Making()
+    assert not bank.call_now("create", {}).is_error
+    for one in (bank, bank.fork()):
+        with pytest.raises(SetupError, match=r"`reads` has no SELECT for secrets; state\(\) would miss it"):
+            one.state()
+        one.close()
+    bank = Making()
+    assert not bank.call_now("attach", {}).is_error
+    for copied in (bank.fork, bank.snapshot):
+        with pytest.raises(SetupError, match="bank has a database attached, 'beside', which no fork"):
+            copied()
+    bank.close()
+
+
 def test_a_world_that_grows_large_is_shared_from_then_on() -> None:
     class Small(Bank):
         name = "small bank"

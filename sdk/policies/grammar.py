@@ -14,6 +14,7 @@ import hashlib
 import json
 import re
 import threading
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -219,6 +220,9 @@ _MOST_LEVELS = 10_000
 _MOST_ITEMS = 50_000
 """Of all arrays of a grammar: llguidance writes a rule for each item that may be, takes seconds for so many, and ends
 the process where memory does."""
+_MOST_PATTERNS = 8
+"""Of one string: llguidance looks for a text that all of them allow, in milliseconds for so many and in minutes for
+twice as many."""
 _MOST_REMAINDERS = 10_000
 """Of a `multipleOf`: llguidance makes a state of each, in half a second for so many and in minutes for a thousand times
 more."""
@@ -327,12 +331,17 @@ class ReplyGrammars:
             return by(schemas)
         # Of what has no grammar, any object: its calls are held against the schema when they are complete. And schemas
         # that have one each may be too large together.
-        checked = (self._tokenizer.is_valid(f"start: {_json_by(schema, _SEPARATORS[0])}") for schema in schemas)
-        known = [schema if valid else {} for schema, valid in zip(schemas, checked, strict=True)]
+        known = [schema if self._has_grammar(schema) else {} for schema in schemas]
         if known != schemas:
             with suppress(ValueError):
                 return by(known)
         return by([{} for _ in tools])
+
+    def _has_grammar(self, schema: Mapping[str, Any]) -> bool:
+        try:
+            return self._tokenizer.is_valid(f"start: {_json_by(schema, _SEPARATORS[0])}")
+        except ValueError:
+            return False
 
     def _start(self, reply: str, reasoning: bool) -> list[str]:
         """The first rules: a reply, after reasoning where there is some, or may be some."""
@@ -419,36 +428,55 @@ def _closed(schema: Any) -> Any:
 def _json_by(schema: Mapping[str, Any], separators: tuple[str, str]) -> str:
     """What llguidance makes a rule of. What it does not know of JSON Schema it leaves out: replies are held against the
     whole schema when they are complete."""
-    levels, items, remainders = _size_of(schema)
+    levels, items, remainders, patterns = _size_of(schema)
     if levels > _MOST_LEVELS:
         raise ValueError(f"its references times its levels are {levels}, more than {_MOST_LEVELS}")
     if items > _MOST_ITEMS:
         raise ValueError(f"its minItems and maxItems add up to {items:g}, more than {_MOST_ITEMS}")
     if remainders > _MOST_REMAINDERS:
         raise ValueError(f"its multipleOf is {remainders} without its zeros, more than {_MOST_REMAINDERS}")
+    if patterns > _MOST_PATTERNS:
+        raise ValueError(f"one of its strings may have to match {patterns} patterns, more than {_MOST_PATTERNS}")
     item, key = separators
     options = {"whitespace_flexible": False, "item_separator": item, "key_separator": key, "lenient": True}
     return "%json " + json.dumps({**schema, "x-guidance": options})
 
 
-def _size_of(schema: Any) -> tuple[int, float, int]:
+def _size_of(schema: Any) -> tuple[int, float, int, int]:
     """The most levels of a schema below each other, where each reference may lead to a definition as deep as all; how
-    many items its arrays may have together; and the largest `multipleOf`, as a whole number without zeros at its end.
+    many items its arrays may have together; the largest `multipleOf`, as a whole number without zeros at its end; and
+    the most patterns that one string may have to match.
+
+    Those are all patterns of properties of one name where schemas are combined; a definition may be any of them.
     """
-    references, deepest, items, remainders, rest = set(), 0, 0.0, 0, [(schema, 1)]
+    references, deepest, items, remainders, combined = set(), 0, 0.0, 0, False
+    patterns = defaultdict[str | None, set[str]](set)
+    rest: list[tuple[Any, int, str | None]] = [(schema, 1, None)]
     while rest:
-        part, level = rest.pop()
+        part, level, name = rest.pop()
+        deepest = max(deepest, level)
         if isinstance(part, Mapping):
             if type(step := part.get("multipleOf")) in (int, float):
                 digits = Decimal(str(step)).normalize().as_tuple().digits  # none of NaN
                 remainders = max(remainders, int("0" + "".join(map(str, digits))))
             counts = (part.get("minItems"), part.get("maxItems"))
             items += sum(count for count in counts if isinstance(count, int | float) and count > 0)
-            references |= {part[key] for key in ("$ref", "$dynamicRef") if isinstance(part.get(key), str)}
-        inner = part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ()
-        deepest = max(deepest, level)
-        rest += [(one, level + 1) for one in inner if isinstance(one, Mapping | list)]
-    return (1 + len(references)) * deepest, items, remainders
+            found = {part[key] for key in ("$ref", "$dynamicRef") if isinstance(part.get(key), str)}
+            references |= found
+            combined |= "allOf" in part or bool(found and {"pattern", "properties"} & part.keys())
+            if isinstance(part.get("pattern"), str):
+                patterns[name].add(part["pattern"])
+            for key, inner in part.items():
+                if key == "properties" and isinstance(inner, Mapping):
+                    rest += [(one, level + 2, of) for of, one in inner.items() if isinstance(one, Mapping | list)]
+                    deepest = max(deepest, level + 1)
+                elif isinstance(inner, Mapping | list):
+                    rest.append((inner, level + 1, None if key in ("$defs", "definitions") else name))
+        else:
+            rest += [(one, level + 1, name) for one in part if isinstance(one, Mapping | list)]
+    of_any = len(patterns.pop(None, ()))
+    most = of_any + max(map(len, patterns.values()), default=0) if combined else 0
+    return (1 + len(references)) * deepest, items, remainders, most
 
 
 def _literal(spelt: bytes) -> str:

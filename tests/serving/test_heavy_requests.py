@@ -340,6 +340,7 @@ def test_definitions_that_lead_from_one_to_the_next_do_not_end_the_process():
 
 
 ITEMS = {"type": "array", "items": {"type": "integer"}}
+PATTERNS = [{"type": "string", "pattern": f".*a{{{n + 1}}}.*b"} for n in range(40)]
 
 
 @pytest.mark.parametrize(
@@ -349,6 +350,7 @@ ITEMS = {"type": "array", "items": {"type": "integer"}}
         ({**ITEMS, "minItems": 1e9}, [1], "its minItems and maxItems add up to "),
         ({**ITEMS, "minItems": 1, "maxItems": 50_000}, [1], "its minItems and maxItems add up to "),
         ({"type": "integer", "multipleOf": 99_999_989}, 99_999_989, "its multipleOf is 99999989 without its zeros"),
+        ({"allOf": PATTERNS}, "a" * 40 + "b", "one of its strings may have to match 40 patterns, more than 8"),
     ],
 )
 def test_what_a_grammar_would_be_too_large_for_is_refused_and_calls_are_checked_when_complete(kind, value, told):
@@ -362,6 +364,28 @@ def test_what_a_grammar_would_be_too_large_for_is_refused_and_calls_are_checked_
     assert refused.status_code == 400
     assert told in refused.json()["error"]["message"]
     assert called.json()["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize("combined", ["parts", "references", "beside"])
+def test_patterns_that_meet_in_one_string_are_counted_wherever_they_are(combined):
+    parts = [{"properties": {"a": one}} for one in PATTERNS]
+    if combined == "parts":
+        schema = {"allOf": parts}
+    elif combined == "references":
+        named = {f"d{n}": one for n, one in enumerate(PATTERNS)}
+        schema = {"allOf": [{"properties": {"a": {"$ref": f"#/$defs/{name}"}}} for name in named], "$defs": named}
+    else:
+        named = {f"d{n}": {**one, "$ref": f"#/$defs/d{n + 1}"} for n, one in enumerate(PATTERNS)}
+        schema = {"$ref": "#/$defs/d0", "$defs": {**named, "d40": {"type": "string"}}}
+    with pytest.raises(ValueError, match="one of its strings may have to match 40 patterns, more than 8"):
+        GRAMMARS.content(schema)
+
+
+def test_patterns_of_strings_that_never_meet_have_a_grammar():
+    properties = {f"p{n}": one for n, one in enumerate(PATTERNS)}
+    GRAMMARS.content({"type": "object", "properties": properties})
+    base = {"type": "object", "properties": {"id": {"type": "string", "pattern": "[a-z]+"}}}
+    GRAMMARS.content({"allOf": [{"$ref": "#/$defs/base"}, {"properties": properties}], "$defs": {"base": base}})
 
 
 def test_tools_whose_arrays_may_have_too_many_items_together_take_any():

@@ -115,6 +115,8 @@ def _stored_type(folder: Path) -> str:
 
 _WHERE_VLLM_IS = VllmOptions.model_fields.keys() - {"publish", "in_flight"}
 """A run may go on with other servers. Their environment may hold keys, which belong into no file."""
+_MEMORY_ALONE = {"gradient_checkpointing", "offload_optimizer"}
+"""The steps are the same with and without them: a run that memory did not suffice for may go on with them."""
 _RUNS = Path("runs")
 _NAME_LENGTH = 12
 """Characters of a fingerprint that name a folder."""
@@ -165,4 +167,4 @@ def run_folder_path(output_dir: str | Path | None, identity: dict[str, Any]) -> 
 
 
 def _stored(options: TrainConfig) -> dict[str, Any]:
-    return options.model_dump(mode="json", exclude={"vllm": _WHERE_VLLM_IS})
+    return options.model_dump(mode="json", exclude={"vllm": _WHERE_VLLM_IS, "batching": _MEMORY_ALONE})

@@ -175,8 +175,8 @@ class RuleUser:
 
     It tells every fact that a message asks for, or has as one of two choices; agrees to a question for yes or no,
     unless that has another value for a fact that it names, which it corrects, or two codes to choose from; says that it
-    does not know where asked for something else; and ends the talk when it is asked for nothing, or for nothing that helps more than `PATIENCE`
-    times.
+    does not know where asked for something else; and ends the talk when it is asked for nothing, or for nothing that
+    helps more than `PATIENCE` times.
     """
 
     async def turn(self, rollout: Rollout, call: CallTool, *, seed: int) -> UserTurn | None:  # noqa: ARG002

@@ -3,9 +3,10 @@
     python killed_runs.py MODEL_DIR FOLDER < runs.json
 
 Each run has a name, options and points: functions by their names, each with the number of the call before which the
-process gets a SIGKILL. The next process goes on from the folder to the next point, the last one to the end. Every
-process is forked, so that what all have in common is made once: the imports, the copies of the tokenizer. Prints a line
-of JSON for each run: how its processes ended, what each said until then, and what the run left.
+process gets a SIGKILL. The next process goes on from the folder to the next point, with other options of memory, the
+last one to the end. Every process is forked, so that what all have in common is made once: the imports, the copies of
+the tokenizer. Prints a line of JSON for each run: how its processes ended, what each said until then, and what the run
+left.
 """
 
 import gc
@@ -102,8 +103,10 @@ def main() -> None:
     for name, options, points in json.load(sys.stdin):
         place = folder / name.replace(" ", "_")
         ended, said = [], []
-        for point in (*points, None):
-            ended.append(forked(model, place, options, point))
+        for attempt, point in enumerate([*points, None]):
+            lean = attempt % 2 == 1  # options of memory alone, which may change from one to the next
+            memory = {"batching.gradient_checkpointing": not lean, "batching.offload_optimizer": lean}
+            ended.append(forked(model, place, {**options, **memory}, point))
             said.append(json.loads((place / "said.json").read_text()))
         print(json.dumps({"name": name, "ended": ended, "said": said, "left": left(place)}), flush=True)
 

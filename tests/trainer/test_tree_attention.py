@@ -57,11 +57,15 @@ def assert_equal_with_gradients(
 
 
 @settings(deadline=None)
-@given(ROWS, st.integers(1, 3), WINDOWS)
-def test_by_pieces_it_is_the_attention_over_each_path(rows: list[list[int]], groups: int, window: int | None) -> None:
+@given(ROWS, st.integers(1, 3), WINDOWS, st.integers(1, 9))
+def test_by_pieces_it_is_the_attention_over_each_path(
+    rows: list[list[int]], groups: int, window: int | None, most: int
+) -> None:
     tree = build_prefix_tree(rows)
     q, k, v = heads(tree, groups, torch.float64)
-    plan = PiecePlan(tree, queries_per_key=groups, device="cpu", window=window)
+    with patch.dict(ways.MOST_QUERIES, {"cpu": most}):
+        plan = PiecePlan(tree, queries_per_key=groups, device="cpu", window=window)
+    assert max(plan.lengths) <= most
     assert_equal_with_gradients(tree, (q, k, v), attend_by_pieces(q, k, v, plan, None), 1e-12, window)
 
 
@@ -81,7 +85,7 @@ def test_at_once_as_on_a_gpu_it_is_the_attention_over_each_path(
 def test_a_tree_that_is_too_large_to_be_attended_over_at_once_is_in_pieces() -> None:
     tree = long_tree()
     nodes = len(tree.token_ids)
-    for room, pieces in ((nodes, 1), (nodes - 1, 4)):
+    for room, pieces in ((nodes, 1), (nodes - 1, 5)):
         with patch.dict(ways.WHOLE_NODES, {"cpu": room}):
             assert len(PiecePlan(tree, queries_per_key=1, device="cpu").pieces) == pieces
 
@@ -99,11 +103,13 @@ def long_tree() -> PrefixTree:
     return build_prefix_tree([[*prompt, 8, *prompt], [*prompt, 9, 8], [*prompt[:150], 8, 8], [*prompt[:150], 9]])
 
 
+@pytest.mark.parametrize("most", [None, 128])
 @pytest.mark.parametrize("window", [None, 1, 100, 200, 301])
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
 def test_long_prompts_and_scores_that_differ_widely_are_exact(
-    dtype: torch.dtype, atol: float, window: int | None
+    dtype: torch.dtype, atol: float, window: int | None, most: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(ways.MOST_QUERIES, "cpu", most)
     tree = long_tree()
     q, k, v = heads(tree, 3, dtype)
     with torch.no_grad():

@@ -49,6 +49,8 @@ class LoginSettings:
     scope: str | None = None
     client_auth: Literal["basic", "body"] = "basic"
     algorithm: str = "RS256"
+    parameters: tuple[tuple[str, str], ...] = ()
+    """What else a request for a token has, such as the `audience` that some servers ask for."""
 
 
 @dataclass(frozen=True)
@@ -348,7 +350,7 @@ def token_request(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The form and the headers of a request for a token. `asked`: what else the form says. `learned`: called with each
     secret that is made here, so that it is never shown."""
-    form = {"grant_type": "client_credentials", **asked}
+    form = {**dict(client.parameters), "grant_type": "client_credentials", **asked}
     headers = {"Accept": "application/json"}
     if client.type == "private_key_jwt":  # RFC 7523, section 2.2
         signed = assertion(client, audience)

@@ -31,7 +31,9 @@ from .document import Document, Operation, Parameter, SecurityScheme
 
 _WITH_SECRET = {"client_secret", "client_auth"}
 _WITH_KEY = {"private_key", "private_key_file", "algorithm"}
-_CLIENT_KEYS = {"client_id", "token_url", "scopes"} | _WITH_SECRET | _WITH_KEY
+_CLIENT_KEYS = {"client_id", "token_url", "scopes", "token_parameters"} | _WITH_SECRET | _WITH_KEY
+_SETTLED = {"grant_type", "scope", "client_id", "client_secret", "client_assertion", "client_assertion_type"}
+"""Of a request for a token: each has a key of its own."""
 _IN_COOKIES = "!#$&'()*+-./:<=>?@[]^_`{|}~"
 
 _OF_A_CREDENTIAL = re.compile(r"^(x )?((access|api|auth|bearer|oauth|private) ?token|api ?key)$")
@@ -205,7 +207,20 @@ def _client(scheme: SecurityScheme, value: Mapping[str, Any], document: Document
     if not isinstance(scopes, list) or not all(isinstance(one, str) for one in scopes):
         raise SourceError(f"{place}: scopes must be a list of strings")
     client_id, scope = _text(value.get("client_id"), f"{place}.client_id"), " ".join(scopes) or None
-    return LoginSettings(client_id=client_id, token_url=token_url, scope=scope, **_proof(value, place))
+    more = value.get("token_parameters", {})
+    if not isinstance(more, Mapping) or not all(isinstance(one, str) for one in more.values()):
+        raise SourceError(f'{place}: token_parameters must be an object of strings, such as {{"audience": "..."}}')
+    if settled := sorted(_SETTLED & set(more)):
+        raise SourceError(
+            f"{place}: token_parameters has {settled[0]!r}, which is made of the other keys; leave it out"
+        )
+    return LoginSettings(
+        client_id=client_id,
+        token_url=token_url,
+        scope=scope,
+        parameters=tuple(more.items()),
+        **_proof(value, place),
+    )
 
 
 def _proof(value: Mapping[str, Any], place: str) -> dict[str, Any]:

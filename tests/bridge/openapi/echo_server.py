@@ -2,7 +2,8 @@
 
 GET /status/418?retry_after=3    any status
 GET /drop                        closes the connection in the middle of an answer
-POST /token                      tokens by client credentials, each good for as many calls as `?uses=` says
+POST /token                      tokens by client credentials, each good for as many calls as `?uses=` says, for who
+                                 names the `?audience=`
 GET /escaped                     what was received, with `/` and `+` escaped, as PHP and .NET write their JSON
 GET /pages?link=<text>           a list, with this text as the header Link
 GET /again                       leads to /again/ with the same query
@@ -128,6 +129,8 @@ async def token(request: Request, uses: int) -> Response:
     )
     if pair != "shop:s3cret-of-shop" or form.get("grant_type") != "client_credentials":
         return JSONResponse({"error": "invalid_client"}, 401)
+    if form.get("audience") != request.query_params.get("audience"):
+        return JSONResponse({"error": "invalid_target"}, 400)
     return new_token(form, uses)
 
 

@@ -55,6 +55,9 @@ def digest(value: str) -> str:
     return hashlib.sha256(value.encode()).hexdigest()
 
 
+CLIENT = {"client_id": "a", "client_secret": "value-123", "token_url": "https://x.example"}
+
+
 def secured(*alternatives: dict[str, list[str]], path: str = "/x") -> dict[str, Any]:
     return {path: {"get": {"operationId": "it", "security": list(alternatives)}}}
 
@@ -261,6 +264,18 @@ async def test_a_client_names_itself_in_either_way(api: Connecting, echo: str, c
         assert not (await toolset.call("it", {})).is_error
 
 
+async def test_a_server_that_asks_for_an_audience_is_given_it(api: Connecting, echo: str) -> None:
+    paths = {"/guarded": {"get": {"operationId": "it", "security": [{"shop": []}]}}}
+    schemes = {"securitySchemes": oauth(f"{echo}/token?audience=https%3A//a.example")}
+    client: dict[str, Any] = {"client_id": "shop", "client_secret": "s3cret-of-shop"}
+    async with api(paths, components=schemes, auth={"shop": client}) as toolset:
+        with pytest.raises(ToolFailure, match="status 400, error 'invalid_target'"):
+            await toolset.call("it", {})
+    client["token_parameters"] = {"audience": "https://a.example"}
+    async with api(paths, components=schemes, auth={"shop": client}) as toolset:
+        assert not (await toolset.call("it", {})).is_error
+
+
 def written_key(path: Path) -> str:
     """A private key in a file; its public half."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -329,6 +344,14 @@ async def test_a_client_that_gets_no_token_says_so_without_its_secret(api: Conne
         (
             {"oidc": {"client_id": "a", "client_secret": "value-123", "private_key": "b", "token_url": "https://x.a"}},
             "has both client_secret and private_key",
+        ),
+        (
+            {"oidc": {**CLIENT, "token_parameters": {"audience": ["value-123"]}}},
+            "token_parameters must be an object of strings",
+        ),
+        (
+            {"oidc": {**CLIENT, "token_parameters": {"grant_type": "password"}}},
+            "token_parameters has 'grant_type', which is made of the other keys",
         ),
         (
             {"oidc": {"client_id": "a", "private_key": "value-123", "token_url": "https://x.example"}},

@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -521,7 +520,7 @@ def test_vllm_is_refused_where_it_would_serve_something_else(
         patched.setattr("sdk.serving.vllm_server.find_vllm", lambda _: older)
         with pytest.raises(ConfigError, match=r"vLLM 0\.30\.2 .* as strict_tools asks: .* 0\.31 or .*no-strict-tools"):
             serve_with_vllm(folder, port=0, tool_prompt="full", strict_tools=True)
-    other = deepcopy(small_model.tokenizer)
+    other = copy.deepcopy(small_model.tokenizer)
     other.eos_token = "<|endoftext|>"
     endless = save_model(small_model.model, other, tmp_path / "endless", family="template")
     with pytest.raises(ConfigError, match="no reply of 'endless' that is held to a grammar would end: its template"):

@@ -517,10 +517,13 @@ def compare_conditions(
         compare_paired(conditions[a], conditions[b], names=(a, b), threshold=threshold, cluster_by=cluster_by)
         for a, b in wanted
     ]
-    adjusted = holm({str(place): c.p_value for place, c in enumerate(found) if c.p_value is not None})
+    # The weights that are handed over may have been measured under another name: one comparison counts once.
+    keys = [frozenset(tuple(map(id, conditions[name])) for name in pair) for pair in wanted]
+    asked = {key: c.p_value for key, c in zip(keys, found, strict=True) if len(key) == 2 and c.p_value is not None}
+    adjusted = holm(asked)
     if len(adjusted) < 2:
         return found
-    return [c.model_copy(update={"p_holm": adjusted.get(str(place))}) for place, c in enumerate(found)]
+    return [c.model_copy(update={"p_holm": adjusted.get(key)}) for key, c in zip(keys, found, strict=True)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ class TrainingSummary(BaseModel):
             seconds=dict(seconds),
         )
         for phase, tokens in (("rollout", summary.sampled_tokens), ("update", summary.trained_tokens)):
-            overlaps = phase == "rollout" and any(_values(lines, "staleness/max"))  # the seconds are of waiting alone
+            overlaps = phase == "rollout" and any(_values(metrics, "staleness/max"))  # the seconds are of waiting alone
             if tokens is not None and seconds.get(phase, 0.0) > 0 and not overlaps:
                 summary.tokens_per_second[phase] = tokens / seconds[phase]
         return summary
@@ -383,10 +383,10 @@ def report_of(
             )
         if other.verdicts != noted.verdicts:
             raise ConfigError(f"{place} and {path} have different verdicts from elsewhere; give runs with the same")
-    by_run = {
-        place: {name: _rollouts_of(one, other.stages[name], place if further else "") for name in names}
-        for place, (one, other, _) in runs.items()
-    }
+    by_run = {}
+    for place, (of_place, other, _) in runs.items():
+        read = {stage: _rollouts_of(of_place, stage, place if further else "") for stage in set(other.stages.values())}
+        by_run[place] = {name: read[other.stages[name]] for name in names}
     for place, of_run in by_run.items():
         _require_whole(place, runs[place][2], of_run)
     _require_same_tasks(by_run)

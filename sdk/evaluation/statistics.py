@@ -11,9 +11,11 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
 from statistics import NormalDist
+from typing import TypeVar
 
 from pydantic import BaseModel
 
+K = TypeVar("K", bound=Hashable)
 Z_95 = NormalDist().inv_cdf(0.975)
 
 
@@ -234,18 +236,18 @@ def sign_flip_exact(differences: Sequence[Fraction], clusters: Sequence[Hashable
     return min(1.0, float(Fraction(2 * tail, 1 << len(steps))))
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """P-values adjusted for being several, by name: the chance of any false alarm among them is held.
+def holm(p_values: Mapping[K, float]) -> dict[K, float]:
+    """P-values adjusted for being several, by key: the chance of any false alarm among them is held.
 
     Source: Holm (1979), Scandinavian Journal of Statistics 6:65-70. Each is multiplied by the number of those at least
     as large, and none is below a smaller one's.
     """
-    adjusted: dict[str, float] = {}
+    adjusted: dict[K, float] = {}
     floor = 0.0
-    for place, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
-        floor = max(floor, min(1.0, p_values[name] * (len(p_values) - place)))
-        adjusted[name] = floor
-    return {name: adjusted[name] for name in p_values}
+    for place, key in enumerate(sorted(p_values, key=lambda key: p_values[key])):
+        floor = max(floor, min(1.0, p_values[key] * (len(p_values) - place)))
+        adjusted[key] = floor
+    return {key: adjusted[key] for key in p_values}
 
 
 def _deviations(values: Sequence[float], clusters: Sequence[Hashable]) -> list[float]:

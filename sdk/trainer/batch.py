@@ -229,7 +229,8 @@ class BatchStats:
     scored_rows: int = 0
     scored_tokens: int = 0
     """Rows and sampled tokens of all scored rollouts. Losses are averaged over these, as TRL does: a step in which one
-    group of many has a signal is a small step. Of rollouts that were cut off, the rows count and the tokens do not."""
+    group of many has a signal has a small gradient beside the other steps of the run. Of rollouts that were cut off,
+    the rows count and the tokens do not."""
     trained_rows: int = 0
     trained_tokens: int = 0
 

@@ -27,7 +27,6 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
-from ..errors import ConfigError
 from ..evidence.saved_weights import REFERENCE_FILE
 from ..policies.protocol import WeightPublisher
 from ..process import give_freed_memory_back
@@ -164,11 +163,6 @@ def make_trainer(
 ) -> RolloutTrainer:
     """A trainer that takes its batches from `collect` and hands its weights to `publisher`; both are None in processes
     that follow the first one. `note_weights` is called for all weights that are published."""
-    if config.grpo.num_iterations > 1 and sharded():
-        raise ConfigError(
-            f"grpo.num_iterations is {config.grpo.num_iterations}, and sharded weights get one update a step; "
-            "set it to 1"
-        )
     # TRL's dataset only paces the loop, one row for each prompt of a step; `collect` knows which tasks they are.
     pace = [{"prompt": str(place)} for place in range(config.grpo.prompts_per_step * world_size())]
 
@@ -239,6 +233,9 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         self._note_weights = note_weights
         self._micro_batches: list[list[dict[str, torch.Tensor]]] = []
         self._parts_taken = 0
+        self.has_signal = True
+        """Whether anything is trained in this step."""
+        self.add_callback(_NoSignalNoStep(self))
         self._figures: dict[str, list[tuple[float, float]]] = {}
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
@@ -264,6 +261,8 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
 
     def _update(self, model: Any) -> None:
         """An update on the step's rollouts before the last one, which is transformers' own."""
+        if not self.has_signal:
+            return
         for parts in self._micro_batches:
             with self.compute_loss_context_manager():
                 loss = self.compute_loss(model, {"parts": parts})
@@ -297,6 +296,7 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
             self._micro_batches = collate_batch(
                 batch, plan, loss_type=self.loss_type, pad_id=pad_id, device=self.accelerator.device
             )
+            self.has_signal = any(bool(part["height"]) for parts in self._micro_batches for part in parts)
         self._parts_taken += 1
         return {"parts": self._micro_batches[place]}
 
@@ -412,6 +412,19 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         if resume_from_checkpoint and self._reference is not None:
             self._reference.load(Path(resume_from_checkpoint))
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+
+class _NoSignalNoStep(TrainerCallback):  # type: ignore[misc]
+    """Takes the gradients away, all of them zero, of a step in which nothing is trained. With them, Adam would go on by
+    the momentum of earlier steps, at the full rate; weights without a gradient it leaves as they are. DeepSpeed keeps
+    gradients of its own."""
+
+    def __init__(self, trainer: RolloutTrainer) -> None:
+        self._trainer = trainer
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        if not self._trainer.has_signal:
+            self._trainer.model.zero_grad()
 
 
 def _log_probs(model: Any, part: dict[str, torch.Tensor]) -> torch.Tensor:

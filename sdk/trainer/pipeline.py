@@ -21,7 +21,7 @@ from mcp_bridge.world import not_simulated
 from ..agents import agent_facts, agent_identity, host_of, program_of, require_own_loop
 from ..connecting import connect
 from ..errors import ConfigError, ToolbakeError
-from ..evaluation.conditions import FAMILY
+from ..evaluation.conditions import FAMILY, in_order
 from ..evaluation.measurement import SERVED, UNTRAINED, ServedSummary, measure, measure_served, summarise_served
 from ..evaluation.report import CONDITIONS, Report, build_report
 from ..evaluation.report_text import render_short_markdown
@@ -53,7 +53,13 @@ from .groups import check_groups, drawn_tool_prompt
 from .isolation import ONLY_READ, refuse_shared_state, try_isolation
 from .processes import check_processes, follows, join, tell, world_size
 from .run_identity import bytes_still_needed, check_model_name, run_folder_path, train_identity
-from .task_splits import require_a_way_to_learn, require_use_of_teacher, settle, split_for_training
+from .task_splits import (
+    require_a_way_to_learn,
+    require_use_of_teacher,
+    settle,
+    split_for_training,
+    warm_start_steps,
+)
 from .validation import CHOICE, EARLIER_CHOICE, EARLIER_END, LAST_STAGE, needs_none
 
 if TYPE_CHECKING:
@@ -63,6 +69,7 @@ if TYPE_CHECKING:
 
 WARM, TRAINED = "after_warm_start", "after_grpo"
 CHOSEN = "chosen on validation"
+_AFTER_WARM_START = "after warm start"
 _MAX_STEPS = "train.grpo.max_steps"
 """The option that may be larger when a run goes on, in the configuration of its folder."""
 
@@ -143,6 +150,7 @@ async def train_async(
         await anyio.to_thread.run_sync(join)
     try:
         tasks = split_for_training(prompts, options)
+        counts_steps = options.warm_start.max_steps is None
         options, settled = settle(options, tasks)
         require_a_way_to_learn(tasks, options)
         if teacher is not None:
@@ -207,7 +215,7 @@ async def train_async(
                 )
                 for line in [*settled, *filter(None, [shared_state_line(context.tools)])]:
                     progress.say(line)
-                result = await _Run(options, context, tasks, program).through(model)
+                result = await _Run(options, context, tasks, program, counts_steps=counts_steps).through(model)
     except BaseException as error:
         tell("failed", str(error) or type(error).__name__)
         raise
@@ -272,9 +280,17 @@ class _Run:
     """The stages of one run. Each is skipped if the folder has it already."""
 
     def __init__(
-        self, config: TrainConfig, context: RunContext, tasks: ThreeWaySplit, program: AgentProgram | None
+        self,
+        config: TrainConfig,
+        context: RunContext,
+        tasks: ThreeWaySplit,
+        program: AgentProgram | None,
+        *,
+        counts_steps: bool,
     ) -> None:
+        """`counts_steps`: the steps of the warm start are by the demonstrations, also by those that are found."""
         self.config = config
+        self.counts_steps = counts_steps
         self.program = program
         self.context = context
         self.tools, self.folder, self.progress = context.tools, context.run_folder, context.progress
@@ -329,7 +345,7 @@ class _Run:
             if self.config.warm_start.max_steps:
                 rows = await self._warm_start_rows(demonstrations, learner.renderer)
                 await learner.warm_start(rows, Counter(rollout.tool_prompt for rollout in demonstrations))
-                await self._measure(learner, engine, WARM, "after warm start")
+                await self._measure(learner, engine, WARM, _AFTER_WARM_START)
             if self.config.grpo.max_steps:
                 await learner.grpo(engine, self.train, self.validation)
                 await self._measure(learner, engine, TRAINED, "after GRPO")
@@ -368,6 +384,8 @@ class _Run:
                 allowed=self.config.allow_destructive,
             )
         rollouts = await self._replayed_demonstrations(found=True)
+        if rollouts and self.counts_steps:
+            self.config = self.config.changed({"warm_start.max_steps": warm_start_steps(len(rollouts), options)})
         if not rollouts:
             self.config = self.config.changed({"warm_start.max_steps": 0})
             require_a_way_to_learn(ThreeWaySplit(self.train, self.validation, self.heldout), self.config)
@@ -466,14 +484,23 @@ class _Run:
             training=training,
             success_threshold=self.config.evaluation.success_threshold,
             tools=self.tools.tools,
+            pairs=self._pairs(),
         )
         report.served = served
         report.next_steps = self._next_steps(report, training)
-        note_conditions(self.folder, self.stages, self.tools.tools)
+        note_conditions(self.folder, self.stages, self.tools.tools, pairs=self._pairs())
         learning_curve(metrics, report.conditions, self.folder.curve_png, stage=GRPO)
         report.write(self.folder.path)
         self.folder.finish_stage("report", {"conditions": list(self.conditions)})
         return report
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        """The conditions that are compared: those `in_order`, and the warm start with what is handed over."""
+        pairs = in_order(list(self.conditions))
+        others = [stage for name, stage in self.stages.items() if name != CHOSEN]
+        if WARM in others and self.stages.get(CHOSEN, WARM) not in others:
+            pairs.insert(-1, (_AFTER_WARM_START, CHOSEN))
+        return pairs
 
     def _next_steps(self, report: Report, training: TrainingSummary | None) -> list[str]:
         from ..evaluation.next_steps import next_steps

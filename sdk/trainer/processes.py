@@ -64,6 +64,13 @@ def check_processes(config: TrainConfig) -> None:
             f"warm_start.batch_size is {config.warm_start.batch_size}, which {world_size()} processes cannot share "
             f"evenly; use a multiple of {world_size()}"
         )
+    if (
+        world_size() > 1 and config.grpo.num_iterations > 1
+    ):  # gradients are exchanged in the last update of a step alone
+        raise ConfigError(
+            f"grpo.num_iterations is {config.grpo.num_iterations}, and several processes make one update a step; set "
+            "it to 1"
+        )
 
 
 def _check_sharding(config: TrainConfig, asked: str) -> None:

@@ -83,7 +83,7 @@ def settle(config: TrainConfig, tasks: ThreeWaySplit) -> tuple[TrainConfig, list
         shown = sum(bool(task.demonstration) for task in train)
         searches = config.warm_start.find_demonstrations
         demonstrations = shown or (len(train) if searches else 0)
-        settled["warm_start.max_steps"] = _warm_start_steps(demonstrations, config.warm_start)
+        settled["warm_start.max_steps"] = warm_start_steps(demonstrations, config.warm_start)
         if not shown and not searches:
             lines.append(
                 f"no demonstration in {counted(train, 'training task')}: there is no warm start, the model learns from "
@@ -105,7 +105,8 @@ def settle(config: TrainConfig, tasks: ThreeWaySplit) -> tuple[TrainConfig, list
     return options.changed({"batching.micro_batches": options.parts}), lines
 
 
-def _warm_start_steps(demonstrations: int, options: WarmStartOptions) -> int:
+def warm_start_steps(demonstrations: int, options: WarmStartOptions) -> int:
+    """How many there are by default."""
     used = demonstrations if options.max_tasks is None else min(demonstrations, options.max_tasks)
     steps = math.ceil(WARM_START_PASSES * used / options.batch_size)
     return min(max(steps, FEWEST_WARM_START_STEPS), MOST_WARM_START_STEPS) if used else 0

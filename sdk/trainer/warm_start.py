@@ -68,6 +68,9 @@ class _Arguments(OneGpu, SFTConfig):  # type: ignore[misc]
     """TRL's, of one process on one GPU."""
 
 
+_OF_THE_OPTIMISER = ("optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "max_grad_norm")
+
+
 def _sft_config(config: TrainConfig, output_dir: str) -> SFTConfig:
     return _Arguments(
         output_dir=output_dir,
@@ -87,4 +90,5 @@ def _sft_config(config: TrainConfig, output_dir: str) -> SFTConfig:
         report_to="none",
         disable_tqdm=True,
         dataloader_pin_memory=False,
+        **{name: getattr(config.trl, name) for name in _OF_THE_OPTIMISER},
     )

@@ -164,6 +164,19 @@ def test_each_condition_is_compared_with_the_next_and_the_first_with_the_last() 
     ]
 
 
+def test_weights_that_were_measured_under_another_name_are_one_comparison() -> None:
+    untrained, warm, grpo = (make_condition(one) for one in ("0000000000", "1111111100", "1011110000"))
+    apart = build_report({"untrained": untrained, "warm": warm, "grpo": grpo})
+    again = build_report({"untrained": untrained, "warm": warm, "grpo": grpo, "handed over": warm})
+    known = {(c.first, c.second): c.p_holm for c in apart.comparisons}
+    found = {(c.first, c.second): c.p_holm for c in again.comparisons}
+    assert found["untrained", "warm"] == found["untrained", "handed over"] != known["untrained", "warm"] is not None
+    # Two comparisons are asked there, and three in the report without the repeated name.
+    assert found["untrained", "warm"] == 2 * apart.comparisons[0].p_value
+    assert known["untrained", "warm"] == 3 * apart.comparisons[0].p_value
+    assert found["warm", "grpo"] == found["grpo", "handed over"]
+
+
 def test_a_rollout_given_twice_and_no_conditions_are_refused() -> None:
     with pytest.raises(ConfigError, match="'t1-0' is given twice"):
         build_report({"only": [make_rollout("t1"), make_rollout("t1")]})
@@ -258,9 +271,11 @@ def test_training_is_added_up_from_the_metrics() -> None:
 
 
 def test_no_rate_of_sampling_is_told_where_the_trainer_did_not_wait_for_it() -> None:
-    line = {"step": 0, "stage": "grpo", "sampled_tokens": 100, "seconds/rollout": 0.01, "staleness/max": 1}
-    assert TrainingSummary.from_metrics([line]).tokens_per_second == {}
-    assert TrainingSummary.from_metrics([line | {"staleness/max": 0}]).tokens_per_second == {"rollout": 10_000}
+    line = {"step": 0, "stage": "grpo", "sampled_tokens": 100, "seconds/rollout": 0.01}
+    for staleness, told in ((1, {}), (0, {"rollout": 10_000})):
+        of_the_worker = {"step": 0, "stage": "rollouts", "staleness/max": staleness}
+        summary = TrainingSummary.from_metrics([of_the_worker, line], stage="grpo")
+        assert summary.tokens_per_second == told
 
 
 def test_what_the_metrics_do_not_tell_is_none_and_not_zero() -> None:

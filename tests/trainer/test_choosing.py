@@ -3,6 +3,7 @@ than it began with, as far as those tasks tell."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,25 @@ def test_a_finished_run_chooses_nothing_anew_and_its_report_can_be_made_again(
     made = report_of(run.run_dir)
     assert made.conditions == run.report.conditions
     assert made.run["chosen_weights"] == "step 1"
+
+
+def test_the_weights_that_are_handed_over_are_compared_with_the_warm_start(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    answer = {"role": "assistant", "content": "It is shipped."}
+    shown = [{**task, "demonstration": [answer]} for task in TASKS]
+    config = {**CONFIG, "warm_start.max_steps": 1}
+    run = sdk.train([get_order], shown, graded, tiny_model_dir, tmp_path / "run", config)
+    names = ["untrained", "after warm start", "after GRPO", "chosen on validation"]
+    assert list(run.report.conditions) == names
+    pairs = [(c.first, c.second) for c in run.report.comparisons]
+    assert pairs == [*pairwise(names), (names[1], names[3]), (names[0], names[3])]
+    assert [(c.first, c.second) for c in report_of(run.run_dir).comparisons] == pairs
+
+
+def graded(rollout: sdk.Rollout) -> float:
+    """As `only_the_first_step_is_good`, and a demonstration is right."""
+    return 1.0 if "shipped" in rollout.answer else only_the_first_step_is_good(rollout)
 
 
 def test_tasks_tagged_for_validation_without_a_choice_are_an_error() -> None:

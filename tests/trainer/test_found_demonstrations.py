@@ -103,6 +103,21 @@ def test_functions_strings_and_a_lambda_train_with_demonstrations_that_were_foun
         sdk.train([price, total, sell], words, asks_for_prices, tiny_model_dir, tmp_path / "run", options)
 
 
+def test_the_steps_of_a_warm_start_are_by_the_demonstrations_that_were_found(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    words = [f"{ask} the {item}?" for ask in ("What is the price of", "How much is", "What costs") for item in PRICES]
+    words += [f"Tell me joke number {n}." for n in range(40)]
+    options = {"grpo.max_steps": 0, "limits": SHORT, "evaluation.heldout": 5, "evaluation.validation": 0, **FEW}
+    run = sdk.train([price], words, asks_for_prices, tiny_model_dir, tmp_path / "run", options)
+    folder = RunFolder.open_to_read(run.run_dir)
+    assert 0 < len(folder.read_rollouts("found_demonstrations")) <= 9
+    # Three passes over all 44 training tasks would be 17 steps, 10 are the fewest.
+    assert len([line for line in folder.read_metrics() if line["stage"] == "warm_start"]) == 10
+    again = sdk.train([price], words, asks_for_prices, tiny_model_dir, tmp_path / "run", options)
+    assert str(again.report) == str(run.report)
+
+
 def taught_by(script: Any, tiny_model_dir: Path, tmp_path: Path, **options: Any) -> tuple[list[Any], str]:
     """The demonstrations of one teacher for three tasks, and what the console had."""
     heard, words = Heard(), [f"Tell me of the {item}." for item in (*PRICES, "lamp and the rug")]

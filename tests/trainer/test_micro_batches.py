@@ -205,6 +205,27 @@ def test_two_iterations_on_a_batch_are_two_steps_that_are_given_the_same_batch(
         torch.testing.assert_close(one, other, rtol=0, atol=largest * 1e-3)
 
 
+@pytest.mark.parametrize("optimizer", [{}, {"batching.offload_optimizer": True}, {"grpo.num_iterations": 2}], ids=str)
+def test_a_step_without_signal_leaves_the_weights_and_the_momentum_as_they_are(
+    tiny_model_dir: Path, tmp_path: Path, optimizer: dict[str, Any]
+) -> None:
+    options = {"grpo.lr_scheduler_type": "constant", "grpo.learning_rate": 1e-3, **optimizer}
+    nothing = Batch([[]], BatchStats(groups_all_right=1, scored_tokens=3, scored_rows=1))
+
+    def weights(name: str, signal: list[bool]) -> list[torch.Tensor]:
+        trainer = trainer_for(tiny_model_dir, tmp_path / name, **options, **{"grpo.max_steps": len(signal)})
+        collect = trainer._collect
+        trainer._collect = lambda step: collect(step) if signal[step] else nothing
+        return trained(trainer)
+
+    untrained = [weight.detach() for weight in fresh_model(tiny_model_dir).model.parameters()]
+    once, later = weights("once", [True]), weights("later", [True, False, False])
+    assert all(torch.equal(one, other) for one, other in zip(once, later, strict=True))
+    assert not all(torch.equal(one, other) for one, other in zip(once, untrained, strict=True))
+    twice, between = weights("twice", [True, True]), weights("between", [False, True, False, True])
+    assert all(torch.equal(one, other) for one, other in zip(twice, between, strict=True))
+
+
 def test_rollouts_that_are_larger_than_a_part_are_trained_and_counted(tiny_model_dir: Path, tmp_path: Path) -> None:
     trainer = trainer_for(tiny_model_dir, tmp_path, **parts(24))
     step_of(trainer)

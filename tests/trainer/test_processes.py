@@ -35,6 +35,14 @@ def test_a_batch_that_processes_cannot_share_is_named(monkeypatch: pytest.Monkey
         check_processes(TrainConfig())
 
 
+def test_several_updates_on_the_rollouts_of_a_step_are_for_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainConfig.of({"grpo.num_iterations": 2})
+    check_processes(config)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(sdk.ConfigError, match=r"grpo\.num_iterations is 2, and several processes make one update"):
+        check_processes(config)
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [

@@ -97,12 +97,13 @@ def turn_advantages(
 
     `rewards`: of each rollout of a task those of its turns; None where it is unscored, which gets no advantages.
     `scale="none"` leaves the division out.
-    Returns None when the group has no signal: fewer than two rollouts with rewards, or all rewards equal.
+    Returns None when the group has no signal: fewer than two rollouts with rewards, or the same in all of them, or all
+    rewards equal.
 
     Example: `[[1.0, 0.0], [0.0], None]` with `scale="none"`: the mean is 1/3, less it they are `[[2/3, -1/3], [-1/3]]`,
     and summed from each turn on `[[1/3, -1/3], [-1/3], None]`.
     """
-    if sum(bool(one) for one in rewards) < 2:
+    if len({tuple(one) for one in rewards if one}) < 2:
         return None
     normalised = group_advantages([reward for one in rewards for reward in one or []], scale=scale)
     if normalised is None:

@@ -47,6 +47,7 @@ def test_a_turn_is_credited_with_what_follows_and_not_with_what_came_before() ->
 def test_a_group_of_one_rollout_or_of_equal_rewards_teaches_nothing() -> None:
     assert turn_advantages([[1.0, 0.0], None]) is None
     assert turn_advantages([[0.5, 0.5], [0.5]]) is None
+    assert turn_advantages([[0.0, 1.0], [0.0, 1.0], None]) is None  # nothing tells one of them from another
 
 
 @given(REWARDS)

@@ -36,6 +36,14 @@ def with_texts(value: Any, change: Callable[[str], str]) -> Any:
     return [with_texts(one, change) for one in value] if isinstance(value, list) else value
 
 
+def json_in(text: str | bytes) -> Any:
+    """The JSON value that a text is; None where it is not valid JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
 def visible(text: str) -> str:
     """Control, direction-changing and invisible characters as escapes (`\\x1b`); line breaks and tabs stay."""
     return "".join(_escape(char) if _is_hidden(char) else char for char in text)

@@ -21,13 +21,13 @@ from pydantic import BaseModel, Field
 from mcp_bridge.access.redaction import HIDDEN
 from mcp_bridge.errors import SourceError, ToolFailure
 from mcp_bridge.records import Tool, ToolResult
-from mcp_bridge.safe_text import plural, shortened, whole_characters
+from mcp_bridge.safe_text import json_in, plural, shortened, whole_characters
 from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 from mcp_bridge.toolsets.validation import ArgumentChecker
 from mcp_bridge.world import World, WorldSource
 
 from .recorded.call_index import scrubbed_pattern
-from .recorded.cassette import CallLine, Cassette, RecordedResult, RecordedSession, canonical, json_in
+from .recorded.cassette import CallLine, Cassette, RecordedResult, RecordedSession, canonical
 from .recorded.recorded_twin import RecordedTwin
 from .sandbox import SetupError
 

@@ -37,10 +37,10 @@ from pydantic.dataclasses import dataclass as validated
 
 from mcp_bridge.errors import CallTimeout, ServerDied, SourceError
 from mcp_bridge.records import Tool, ToolResult, compact_json, error_result
-from mcp_bridge.safe_text import did_you_mean
+from mcp_bridge.safe_text import did_you_mean, json_in
 from mcp_bridge.world import Setup, World, WorldSource
 
-from .recorded.cassette import canonical, json_in
+from .recorded.cassette import canonical
 from .wrapping import Tally, WrappedSource, WrappedWorld
 
 INSTRUCTIONS = (

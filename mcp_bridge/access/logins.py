@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
-import json
 import logging
 import os
 import tempfile
@@ -44,6 +43,7 @@ from mcp.shared.auth import (
 from mcp.shared.auth_utils import resource_url_from_server_url
 from pydantic import AnyHttpUrl, AnyUrl, BaseModel, Field, ValidationError
 
+from ..safe_text import json_in
 from .redaction import public_url
 from .settings import LoginSettings, UserLogin, assertion, is_safe, token_in, token_request
 
@@ -159,10 +159,7 @@ class Login(httpx2.Auth):
     async def _check(self, response: httpx2.Response) -> None:
         """Raises `LoginFailed` unless the response holds a token."""
         where, status = public_url(str(response.request.url)), response.status_code
-        try:
-            value = json.loads(await response.aread())
-        except ValueError:
-            value = None
+        value = json_in(await response.aread())
         try:
             self._learned(token_in(status, value))
         except ValueError as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
@@ -27,6 +26,7 @@ from ..access.settings import (
     token_request,
 )
 from ..errors import SourceError, ToolFailure
+from ..safe_text import json_in
 from .document import Document, Operation, Parameter, SecurityScheme
 
 _WITH_SECRET = {"client_secret", "client_auth"}
@@ -306,7 +306,4 @@ class Tokens(httpx.Auth):
 
 
 async def _read(response: httpx.Response) -> tuple[int, Any]:
-    try:
-        return response.status_code, json.loads(await response.aread())
-    except ValueError:
-        return response.status_code, None
+    return response.status_code, json_in(await response.aread())

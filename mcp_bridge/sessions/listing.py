@@ -23,6 +23,7 @@ from mcp_types import INVALID_PARAMS, METHOD_NOT_FOUND
 from ..control_tools import CALL_META
 from ..errors import ToolFailure
 from ..records import EMPTY, EMPTY_ERROR, ToolResult, compact_json, error_result
+from ..safe_text import json_in
 from ..sources.specs import ServerOptions
 from ..toolsets.schema_checks import result_check
 from .messages import CLOSED, UNUSABLE_META, unwritable
@@ -300,7 +301,7 @@ def _tells(text: str, structured: Any) -> bool:
         return False
     if structured == {}:
         return True
-    told = _read(text)
+    told = json_in(text)
     # Python holds 1 and True to be equal; JSON does not.
     if told == structured or (told == bare and isinstance(told, bool) == isinstance(bare, bool)):
         return True
@@ -318,14 +319,6 @@ def _stands_in(leaf: str, text: str) -> bool:
         if not (_WORD_ENDS_IN.search(text[max(at - 2, 0) : at]) or _WORD_GOES_ON.match(text, at + len(leaf))):
             return True
     return False
-
-
-def _read(text: str) -> Any:
-    """A text as JSON; None where it is none."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _own_text(content: Iterable[ContentBlock]) -> str:

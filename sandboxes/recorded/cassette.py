@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from mcp_bridge.appended_files import append_whole, cut_torn_line
 from mcp_bridge.errors import SourceError
 from mcp_bridge.records import ErrorKind, Tool, ToolResult
-from mcp_bridge.safe_text import and_more
+from mcp_bridge.safe_text import and_more, json_in, with_texts
 from mcp_bridge.world import Setup, World, WorldSource
 
 from ..wrapping import WrappedSource, WrappedWorld
@@ -150,14 +150,6 @@ def canonical(value: Any) -> str:
     return _ENCODER.encode(_plain(value))
 
 
-def json_in(text: str) -> Any:
-    """The JSON value that a text is; None where it is not valid JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-
-
 def digest(*parts: str) -> str:
     """A short name for a sequence of texts."""
     hashed = hashlib.blake2b(digest_size=12)
@@ -252,10 +244,7 @@ class Cassette:
 
 def _is_whole(line: bytes) -> bool:
     """Whether a last line without a line break is one, as editors leave it, and not the beginning of one."""
-    try:
-        return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
+    return isinstance(json_in(line), dict)
 
 
 def _parsed(line: str, number: int, where: Path) -> Header | SessionLine | CallLine:
@@ -476,28 +465,15 @@ class CassetteWriter:
         return {**self.scrubber.value(rest), **inner, **kept}
 
     def _clean_tool(self, tool: Tool) -> Tool:
+        # Words alone: under the name of a secret a schema has none (`{"token": {"type": "string"}}`).
+        words = self.scrubber.words
         # The label of a source may name folders of this machine; a twin has a source of its own.
-        cleaned: dict[str, Any] = {"description": self.scrubber.words(tool.description), "name_at_source": ""}
-        cleaned |= {"title": self.scrubber.words(tool.title), "meta": _clean(tool.meta, self.scrubber)}
-        schemas = {"input_schema": _clean(tool.input_schema, self.scrubber)}
+        cleaned: dict[str, Any] = {"description": words(tool.description), "name_at_source": ""}
+        cleaned |= {"title": words(tool.title), "meta": with_texts(tool.meta, words)}
+        schemas = {"input_schema": with_texts(tool.input_schema, words)}
         if tool.output_schema is not None:
-            schemas["output_schema"] = _clean(tool.output_schema, self.scrubber)
+            schemas["output_schema"] = with_texts(tool.output_schema, words)
         return tool.model_copy(update={**cleaned, **schemas, "source": ""})
-
-
-def _clean(schema: dict[str, Any], scrubber: Scrubber) -> dict[str, Any]:
-    """A schema with its texts and names scrubbed. What stands under the name of a secret is none:
-    `{"token": {"type": "string"}}`."""
-
-    def walk(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {scrubber.words(str(key)): walk(one) for key, one in value.items()}
-        if isinstance(value, list):
-            return [walk(one) for one in value]
-        return scrubber.words(value) if isinstance(value, str) else value
-
-    found: dict[str, Any] = walk(schema)
-    return found
 
 
 def _now() -> str:

@@ -9,6 +9,7 @@ from mcp_bridge.safe_text import aligned, cut, fence, inline, one_line, short_li
 
 from ..records import PROMPT_NAMES
 from ..tasks import tasks_of_families
+from ..traces.identity import flat
 from ..transcript import transcript
 from .conditions import FAMILY, RULE, ConditionSummary, Example, PairedComparison, Spread, SuccessRate
 from .faults import FAULTS, TELLING_RULE, ConditionErrors, TellingRollout
@@ -385,16 +386,8 @@ def _example(number: int, example: Example) -> str:
 
 
 def _run(run: Mapping[str, Any]) -> str:
-    rows = [(inline(name), inline(value, limit=300)) for name, value in _flat(run)]
+    rows = [(inline(name), inline(value, limit=300)) for name, value in flat(run).items()]
     return f"## The run\n\n{table(('', 'value'), rows, left_columns=2)}" if rows else ""
-
-
-def _flat(value: Mapping[str, Any], at: str = "") -> list[tuple[str, Any]]:
-    rows: list[tuple[str, Any]] = []
-    for name, item in value.items():
-        path = f"{at}.{name}" if at else str(name)
-        rows += _flat(item, path) if isinstance(item, Mapping) and item else [(path, item)]
-    return rows
 
 
 def _methods(report: Report) -> str:

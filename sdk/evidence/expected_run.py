@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
@@ -80,12 +80,7 @@ class Verification:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "folder": self.folder,
-            "holds": self.holds,
-            **{name: value for name, value in vars(self).items() if name != "folder"},
-            "findings": [vars(finding) for finding in self.findings],
-        }
+        return {"folder": self.folder, "holds": self.holds, **asdict(self)}
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import httpx
 from mcp_bridge.access.redaction import require_http_url
 from mcp_bridge.errors import retry_after_s
 from mcp_bridge.records import Tool
-from mcp_bridge.safe_text import shortened, whole_characters
+from mcp_bridge.safe_text import json_in, shortened, whole_characters
 
 from ..errors import ConfigError, PolicyFailure
 from ..records import Message, TokenRow, ToolCall, ToolPrompt
@@ -407,10 +407,7 @@ def _content_text(content: Any) -> str:
 
 
 def _error_object(text: str) -> dict[str, Any]:
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+    body = json_in(text)
     if not isinstance(body, dict):
         return {}
     error = body.get("error", body)

@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .openai_api import build_app
     from .server import Server, serve
 
-__all__ = ["Server", "build_app", "serve"]
+__all__ = ["Server", "serve"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "build_app":
-        from .openai_api import build_app
-
-        return build_app
     if name in ("Server", "serve"):
         from . import server
 

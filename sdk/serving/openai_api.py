@@ -20,18 +20,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from mcp_bridge.publishing.listener import names_this_machine, sends_key
 
-from ..policies.grammar import ReplyGrammars
-from ..policies.models import DEFAULT_SAMPLING
-from ..policies.protocol import Sampling, StreamingPolicy
-from ..policies.rendering import ChatRenderer
-from ..records import ToolPrompt
 from .backend import Backend
 from .chat_request import ChatRequest, read_request
-from .generation import Answering, Generated, Generator
+from .generation import Answering, Generated
 from .metrics import ServingMetrics
 from .replies import (
     CLIENT_CLOSED,
-    KEEP_ALIVE_S,
     ReplyEvents,
     ReplyStream,
     StreamedReply,
@@ -41,7 +35,7 @@ from .replies import (
     whole_reply,
 )
 from .request_log import log_request
-from .requests import MOST_WAITING, REQUEST_ID, ApiError, RequestQueue, as_api_error, current_record, recorded, shown
+from .requests import REQUEST_ID, ApiError, as_api_error, current_record, recorded, shown
 from .responses_api import ResponseStream, read_responses_request, whole_response
 
 _MOST_BYTES = 16 * 2**20
@@ -49,36 +43,8 @@ _BACKEND = "toolbake.backend"
 """Where a request's scope has its `Backend`."""
 
 
-def build_app(
-    policy: StreamingPolicy,
-    renderer: ChatRenderer,
-    model_name: str,
-    api_key: str | None = None,
-    *,
-    grammars: ReplyGrammars | None = None,
-    defaults: Sampling = DEFAULT_SAMPLING,
-    tool_prompt: ToolPrompt = "full",
-    fingerprint: str | None = None,
-    max_waiting: int = MOST_WAITING,
-    keep_alive_s: float = KEEP_ALIVE_S,
-) -> Endpoint:
-    """The paths of `docs/serving.md` over a policy, as an ASGI application.
-
-    `api_key`: what clients must send (`Authorization: Bearer ...`) for everything but `/health` and `/ready`; None asks
-    for nothing. `grammars`: make answers that must be calls or JSON; without them such requests are refused.
-    `defaults`: the sampling where a request sets no temperature, top_p or limit; `/v1/models` shows it. `tool_prompt`:
-    how much of a request's tools `renderer` shows, for the answers and `/v1/models` to say. `fingerprint`: of the
-    weights, which answers name. `max_waiting`: so many answers may be without a first token; more get 429.
-    `keep_alive_s`: how often a stream that has nothing to say sends a comment.
-
-    A stream says what of the answer will not change any more.
-    """
-    generator = Generator(policy, renderer, grammars, RequestQueue(max_waiting), defaults=defaults)
-    return Endpoint(Backend(generator, defaults, tool_prompt, fingerprint), model_name, api_key, keep_alive_s)
-
-
 class Endpoint:
-    """The ASGI application; `build_app` makes it."""
+    """The paths of `docs/serving.md`, as an ASGI application. Streams have what of an answer will not change any more."""
 
     def __init__(
         self,

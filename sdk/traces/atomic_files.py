@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.tmp")
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Write the file as a whole: readers see the old content or the new, also after a power cut.
 
     One writer at a time per folder (see `RunLock`). Raises `RunFolderError`.
@@ -49,7 +50,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     temporary = _temporary(path)
     try:
         with open(temporary, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

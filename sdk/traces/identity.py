@@ -140,7 +140,7 @@ def same_run(info: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 def grown(stored: Mapping[str, Any], now: Mapping[str, Any], option: str | None) -> tuple[int, int] | None:
     """The numbers of `option`, a dotted name, in a stored configuration and now, where it is larger now and nothing
     else differs; None otherwise."""
-    then, fresh = _flat(_drop_hidden(stored)), _flat(_drop_hidden(now))
+    then, fresh = flat(_drop_hidden(stored)), flat(_drop_hidden(now))
     if option is None or option not in then or option not in fresh or then | {option: fresh[option]} != fresh:
         return None
     return (then[option], fresh[option]) if then[option] < fresh[option] else None
@@ -148,12 +148,12 @@ def grown(stored: Mapping[str, Any], now: Mapping[str, Any], option: str | None)
 
 def seeds_of(stored_config: Mapping[str, Any]) -> dict[str, Any]:
     """Every seed in the configuration, by its dotted name."""
-    return {name: v for name, v in _flat(stored_config).items() if re.search(r"(^|[._])seed$", name)}
+    return {name: v for name, v in flat(stored_config).items() if re.search(r"(^|[._])seed$", name)}
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs, for people: `lr is 1e-05 in the folder and 2e-05 now`."""
-    then, new = _flat(_drop_hidden(stored)), _flat(_drop_hidden(now))
+    then, new = flat(_drop_hidden(stored)), flat(_drop_hidden(now))
     lines = []
     for name in sorted(then.keys() | new.keys()):
         old = _short(then[name]) if name in then else "absent"
@@ -164,12 +164,13 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _flat(value: Any, at: str = "") -> dict[str, Any]:
+def flat(value: Any, at: str = "") -> dict[str, Any]:
+    """The values inside by their paths, such as `grpo.max_steps`; empty mappings are values."""
     if isinstance(value, Mapping) and value:
-        flat: dict[str, Any] = {}
+        found: dict[str, Any] = {}
         for key, item in value.items():
-            flat |= _flat(item, f"{at}.{key}" if at else str(key))
-        return flat
+            found |= flat(item, f"{at}.{key}" if at else str(key))
+        return found
     return {at: value} if at else {}
 
 

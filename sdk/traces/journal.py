@@ -15,7 +15,7 @@ from mcp_bridge.errors import kind_of
 
 from ..errors import RunFolderError
 from ..evidence.canonical import numbered_lines
-from .atomic_files import folder_error
+from .atomic_files import folder_error, write_bytes
 from .json_text import dump_json
 
 log = logging.getLogger(__name__)
@@ -131,11 +131,6 @@ class Journal:
                 file.writelines(raw for raw in lines if raw not in there)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary = self.path.with_name(f".{self.path.name}.tmp")
-            with open(temporary, "wb") as file:
-                file.writelines(raw for raw in self.raw_lines() if raw not in moved)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self.path)
         except OSError as error:
             raise folder_error(self.path, error) from error
+        write_bytes(self.path, (raw for raw in self.raw_lines() if raw not in moved))

@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-from mcp_bridge.safe_text import and_more
+from mcp_bridge.safe_text import and_more, json_in
 
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
@@ -300,10 +300,7 @@ def _outcome(code: int, stopped: str | None, said: bytes, printed: str, limits: 
             stdout=printed,
             problem=f"it ended by {by} without a result (limits: {limits.cpu_seconds} s of CPU, {limits.memory_mb} MB)",
         )
-    try:
-        found: Any = json.loads(said)
-    except (ValueError, RecursionError):
-        found = None
+    found = json_in(said)
     if not isinstance(found, dict):
         return Outcome(stdout=printed, problem="it left a result that cannot be read")
     raised = found.get("raised")

@@ -111,7 +111,10 @@ async def test_a_state_that_is_told_as_text_and_a_tool_that_is_not_shown_will_do
         assert diff({}, await world.state() or {})[0]["after"].strip() == "first"
 
 
-async def test_a_server_that_takes_no_setup_has_one_world_to_make_tasks_in(tmp_path: Path) -> None:
+async def test_a_server_that_takes_no_setup_has_one_world_to_make_tasks_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sdk.synthesis.synthesis_run._ATTEMPTS_A_TASK", 4)  # none of them makes a task
     (tmp_path / "seed").mkdir()
     server = {
         "command": sys.executable,

@@ -149,7 +149,7 @@ def test_each_of_many_tools_costs_what_the_whole_prompt_is_longer_by_without_ren
             return self.renderer.start(opening, tools)
 
     def length(shown):
-        return count_tokens(open_renderer(None), shown).total
+        return count_tokens(renderer.renderer, shown).total
 
     tools = [Tool(name=f"get_thing_{n}", description="Read a thing. " * n) for n in range(40)]
     renderer = Counting()

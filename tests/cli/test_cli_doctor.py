@@ -208,7 +208,8 @@ FILING = {
 
 
 @pytest.mark.parametrize("begins", [{}, {"folder": "seed"}])
-def test_worlds_of_files_lack_only_a_folder_to_begin_as_before_tasks_are_made_in_them(desk, begins):
+def test_worlds_of_files_lack_only_a_folder_to_begin_as_before_tasks_are_made_in_them(desk, begins, monkeypatch):
+    monkeypatch.setattr("sdk.synthesis.synthesis_run._ATTEMPTS_A_TASK", 4)  # none of them makes a task
     (desk / "seed").mkdir()
     options = {"toolbake": {"world": {"state": "read", **begins}, "read_only": ["read"]}}
     (desk / "mcp.json").write_text(json.dumps({"mcpServers": {"filing": FILING | options}}))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import garden
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sandbox_conformance import Call, SandboxConformance
 
@@ -92,6 +92,7 @@ STEPS = st.lists(
 )
 
 
+@settings(max_examples=50)
 @given(STEPS)
 def test_two_worlds_in_turns_answer_as_each_does_alone(steps: list[tuple[int, Call]]) -> None:
     together = [twin(), twin()]

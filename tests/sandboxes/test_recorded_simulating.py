@@ -14,9 +14,15 @@ from noting import record_notes
 
 from mcp_bridge import SourceError, ToolFailure, connect
 from sandboxes.recorded import Cassette, RecordedTwin, SimulatedAnswers, record
+from sdk.policies.models import DEFAULT_SAMPLING
 from sdk.policies.protocol import Completion
 from sdk.policies.scripted import END_TOKEN, ByteRenderer
-from sdk.serving import Server, build_app, serve
+from sdk.serving import Server, serve
+from sdk.serving.backend import Backend
+from sdk.serving.generation import Generator
+from sdk.serving.openai_api import Endpoint
+from sdk.serving.replies import KEEP_ALIVE_S
+from sdk.serving.requests import MOST_WAITING, RequestQueue
 from sdk.serving.server import bind
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "recorded"
@@ -44,7 +50,9 @@ class Saying:
 @contextmanager
 def endpoint(say: Callable[[str], str], api_key: str | None = None) -> Iterator[tuple[str, Saying]]:
     policy = Saying(say)
-    app = build_app(policy, ByteRenderer(), "desk", api_key)  # type: ignore[arg-type]
+    queue = RequestQueue(MOST_WAITING)
+    generator = Generator(policy, ByteRenderer(), None, queue, defaults=DEFAULT_SAMPLING)  # type: ignore[arg-type]
+    app = Endpoint(Backend(generator, DEFAULT_SAMPLING, "full", None), "desk", api_key, KEEP_ALIVE_S)
     with Server(app, bind("127.0.0.1", 0, api_key), model_name="desk") as server:
         yield f"{server.url}/v1", policy
 

@@ -8,9 +8,15 @@ import llguidance
 
 from sdk.errors import PolicyFailure
 from sdk.policies.grammar import GrammarTokenizer, ReplyGrammars
+from sdk.policies.models import DEFAULT_SAMPLING
 from sdk.policies.protocol import Completion
 from sdk.policies.scripted import END_TOKEN, ByteRenderer
-from sdk.serving import Server, build_app
+from sdk.serving import Server
+from sdk.serving.backend import Backend
+from sdk.serving.generation import Generator
+from sdk.serving.openai_api import Endpoint
+from sdk.serving.replies import KEEP_ALIVE_S
+from sdk.serving.requests import MOST_WAITING, RequestQueue
 from sdk.serving.server import bind
 
 RENDERER = ByteRenderer()
@@ -32,11 +38,28 @@ TOKENIZER = GrammarTokenizer(llguidance.LLTokenizer(llguidance.TokenizerWrapper(
 GRAMMARS = ReplyGrammars(RENDERER, TOKENIZER)
 
 
+def endpoint_over(
+    policy,
+    renderer=RENDERER,
+    api_key=None,
+    *,
+    grammars=None,
+    defaults=DEFAULT_SAMPLING,
+    tool_prompt="full",
+    fingerprint=None,
+    max_waiting=MOST_WAITING,
+    keep_alive_s=KEEP_ALIVE_S,
+):
+    """The application over a policy, as the model "desk"."""
+    generator = Generator(policy, renderer, grammars, RequestQueue(max_waiting), defaults=defaults)
+    return Endpoint(Backend(generator, defaults, tool_prompt, fingerprint), "desk", api_key, keep_alive_s)
+
+
 @contextmanager
 def running(policy, api_key=None, renderer=RENDERER, **options):
     """The endpoint over a policy, as the model "desk"."""
     drain = {"drain_seconds": options.pop("drain_seconds")} if "drain_seconds" in options else {}
-    app = build_app(policy, renderer, "desk", api_key, **{"grammars": GRAMMARS, **options})
+    app = endpoint_over(policy, renderer, api_key, **{"grammars": GRAMMARS, **options})
     with Server(app, bind("127.0.0.1", 0, api_key), model_name="desk", queue=app.queue, **drain) as server:
         yield server
 

@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from fake_policy import GRAMMARS, RENDERER, FakePolicy
+from fake_policy import GRAMMARS, RENDERER, FakePolicy, endpoint_over
 from test_operating import BODY, Pausing, post
 
 from sdk.errors import ModelError, ToolbakeError
 from sdk.policies.protocol import Sampling
-from sdk.serving import Server, build_app
+from sdk.serving import Server
 from sdk.serving.backend import Backend
 from sdk.serving.generation import Generator
 from sdk.serving.openai_api import Endpoint
@@ -71,7 +71,7 @@ def test_a_model_that_cannot_be_loaded_leaves_the_old_one():
 
 
 def test_a_server_over_a_policy_of_ones_own_has_nothing_to_load_again():
-    app = build_app(FakePolicy(lambda prompt, seed: "hi"), RENDERER, "desk")
+    app = endpoint_over(FakePolicy(lambda prompt, seed: "hi"))
     with Server(app, bind("127.0.0.1", 0, None), model_name="desk", queue=app.queue) as server:
         with pytest.raises(ToolbakeError, match=r"was not made by sdk\.serve"):
             server.reload()

@@ -7,15 +7,15 @@ import threading
 
 import httpx
 import pytest
-from fake_policy import RENDERER, FakePolicy
+from fake_policy import FakePolicy, endpoint_over
 
 from sdk.errors import ConfigError
-from sdk.serving import Server, build_app, serve
+from sdk.serving import Server, serve
 from sdk.serving.server import bind
 
 
 def start(**options):
-    app = build_app(FakePolicy(lambda prompt, seed: "hi"), RENDERER, "desk")
+    app = endpoint_over(FakePolicy(lambda prompt, seed: "hi"))
     return Server(app, bind("127.0.0.1", 0, None), model_name="desk", **options)
 
 
@@ -92,7 +92,7 @@ def test_waiting_returns_when_the_server_is_closed():
 
 
 def test_a_loopback_address_of_the_new_kind_is_written_with_brackets():
-    app = build_app(FakePolicy(lambda prompt, seed: "hi"), RENDERER, "desk")
+    app = endpoint_over(FakePolicy(lambda prompt, seed: "hi"))
     try:
         listener = bind("::1", 0, None)
     except ConfigError:

@@ -29,7 +29,7 @@ def shop(tmp_path: Path) -> Path:
     database.close()
     python = python_of("popular-servers")
     program = [str(python.with_name("mcp-server-sqlite")), "--db-path", "${TOOLBAKE_WORLD_DIR}/shop.db"]
-    entry = {"command": str(python), "args": program, "toolbake": {"world": {"folder": "seed"}}}
+    entry = {"command": str(python), "args": program, "toolbake": {"world": {"folder": "seed"}, "warm": 0}}
     config = tmp_path / "mcp.json"
     config.write_text(json.dumps({"mcpServers": {"shop": entry}}))
     return config

@@ -566,13 +566,13 @@ def test_answers_in_flight_are_completed_when_vllm_is_told_to_end(by_vllm: Serve
     unending = {str(tuned.tokenizer.eos_token_id): -100}
     with by_vllm.client() as client:
         stream = client.chat.completions.create(
-            model="model", messages=ASK, n=64, temperature=1.0, logit_bias=unending, stream=True
+            model="model", messages=ASK, n=16, temperature=1.0, logit_bias=unending, stream=True
         )
         chunks = [next(stream)]
         by_vllm.process.send_signal(signal.SIGTERM)
         chunks += stream
     ended = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices and chunk.choices[0].finish_reason]
-    assert ended == ["length"] * 64
+    assert ended == ["length"] * 16
     assert by_vllm.process.wait(120) == 0
 
 

@@ -320,7 +320,7 @@ async def test_an_adapter_is_published_under_a_name_of_its_own_and_sampled_from(
 
 
 @in_the_loop_of_the_engine
-@pytest.mark.parametrize("options", [{}, {"lora.r": RANK}, {"rollouts.strict_tools": True}])
+@pytest.mark.parametrize("options", [{"lora.r": RANK}, {"rollouts.strict_tools": True}])
 async def test_training_samples_from_vllm_what_the_trainer_computes_after_each_publication(
     engine: VllmPolicy, small_model_folder: Path, tmp_path: Path, options: dict[str, Any]
 ) -> None:

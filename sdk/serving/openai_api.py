@@ -44,7 +44,7 @@ _BACKEND = "toolbake.backend"
 
 
 class Endpoint:
-    """The paths of `docs/serving.md`, as an ASGI application. Streams have what of an answer will not change any more."""
+    """The paths of `docs/serving.md`, as an ASGI application. Streams hold back what of an answer may still change."""
 
     def __init__(
         self,

@@ -102,11 +102,12 @@ class GrammarTokenizer:
         """Whether `compile` takes a text. It is told by a digest: clients may send more tools than there are grammars
         kept."""
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        if digest not in self._valid:
+        if (found := self._valid.get(digest)) is None:
+            found = not isinstance(self._compile(text), str)
             if len(self._valid) >= _MOST_CHECKED:
                 self._valid.clear()
-            self._valid[digest] = not isinstance(self._compile(text), str)
-        return self._valid[digest]
+            self._valid[digest] = found
+        return found
 
     def _compile(self, text: str) -> Grammar | str:
         """A grammar, or why there is none: clients send the same tools again and again."""

@@ -70,10 +70,12 @@ def test_numbers_that_are_left_to_the_stages_are_taken(monkeypatch: pytest.Monke
 
 
 def test_the_stages_have_the_numbers_that_are_checked(tmp_path: Path) -> None:
-    config = TrainConfig.of({"batching.micro_batches": 2, "trl": {"max_grad_norm": 0.5}})
+    config = TrainConfig.of({"batching.micro_batches": 2, "trl": {"max_grad_norm": 0.5, "adam_beta2": 0.99}})
+    stages = _sft_config(config, str(tmp_path)), _grpo_config(config, str(tmp_path))
+    assert [args.adam_beta2 for args in stages] == [0.99, 0.99]
     for args, numbers in (
-        (_sft_config(config, str(tmp_path)), (1, 1.0)),
-        (_grpo_config(config, str(tmp_path)), (2, 0.5)),
+        (stages[0], (1, 0.5)),
+        (stages[1], (2, 0.5)),
         (_grpo_config(TrainConfig(), str(tmp_path)), (2, 1.0)),
     ):
         assert (args.gradient_accumulation_steps, args.max_grad_norm) == numbers

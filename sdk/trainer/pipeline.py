@@ -467,6 +467,7 @@ class _Run:
 
         metrics = self.folder.read_metrics()
         training = TrainingSummary.from_metrics(metrics, stage=GRPO) if self.config.grpo.max_steps else None
+        pairs = self._pairs()
         report = build_report(
             self.conditions,
             run={
@@ -484,11 +485,11 @@ class _Run:
             training=training,
             success_threshold=self.config.evaluation.success_threshold,
             tools=self.tools.tools,
-            pairs=self._pairs(),
+            pairs=pairs,
         )
         report.served = served
         report.next_steps = self._next_steps(report, training)
-        note_conditions(self.folder, self.stages, self.tools.tools, pairs=self._pairs())
+        note_conditions(self.folder, self.stages, self.tools.tools, pairs=pairs)
         learning_curve(metrics, report.conditions, self.folder.curve_png, stage=GRPO)
         report.write(self.folder.path)
         self.folder.finish_stage("report", {"conditions": list(self.conditions)})

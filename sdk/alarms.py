@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from .evaluation.conditions import is_success
+from .evaluation.statistics import clustered_standard_error
 from .records import CUT_OFF, Rollout
 from .verifiers.text_tokens import tokenize
 
@@ -21,12 +22,13 @@ CANARY = "canary"
 
 
 class StepFigures(BaseModel, frozen=True):
-    """Over the scored rollouts of a step; None where there is none. `reward_se` is the standard error of the mean."""
+    """Over the scored rollouts of a step; None where there is none."""
 
     step: int
     rollouts: int
     reward: float | None
-    reward_se: float
+    scores: Mapping[str, Sequence[float]]
+    """By task."""
     diversity: float | None
     """Distinct answers over distinct expected ones, at most 1, with the commonest answer of each task: a policy that
     learns to answer right keeps it, and one that answers every task alike does not. None below two expected answers."""
@@ -49,20 +51,21 @@ class StepFigures(BaseModel, frozen=True):
 def step_figures(step: int, rollouts: Sequence[Rollout]) -> StepFigures:
     """The figures of one step's rollouts."""
     scored = [r for r in rollouts if r.scored and not is_canary(r)]
-    scores = [r.verdict.score for r in scored if r.verdict is not None]
+    scores: dict[str, list[float]] = defaultdict(list)
     parts: dict[str, list[float]] = defaultdict(list)
     callers: dict[str, Counter[str]] = defaultdict(Counter)
     for rollout in scored:
         for tool in {one.call.name for one in rollout.calls}:
             callers[tool][rollout.task.family] += 1
+        if rollout.verdict is not None:
+            scores[rollout.task.id].append(rollout.verdict.score)
         for name, value in (rollout.verdict.components if rollout.verdict else {}).items():
             parts[name].append(value)
-    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
     return StepFigures(
         step=step,
         rollouts=len(scored),
-        reward=math.fsum(scores) / len(scores) if scores else None,
-        reward_se=spread / math.sqrt(len(scores)) if scores else 0.0,
+        reward=_share([score for of_task in scores.values() for score in of_task]),
+        scores=scores,
         diversity=_diversity(scored),
         length=_share([r.sampled_tokens for r in scored]),
         cut_off=_share([r.stop_reason in CUT_OFF for r in scored]),
@@ -109,15 +112,18 @@ class AlarmSettings(BaseModel, extra="forbid", frozen=True):
     window: int = Field(default=5, ge=2)
     """Steps at the beginning and at the end that are compared."""
     min_rise: float = Field(default=0.1, gt=0)
-    """The reward has risen when its mean is higher by this much, and by two standard errors."""
+    """The reward has risen when its mean is higher by this share of the scale of scores, and by two standard errors
+    over tasks. The scale reaches from 0 to `success_threshold`, and further where scores were seen there."""
     follows: float = Field(default=0.25, gt=0, lt=1)
-    """The share of the reward's rise that a verdict which should follow it must rise by."""
+    """The share of the reward's rise that a verdict which should follow it must rise by; but no more than half of what
+    it lacks to 1."""
     diversity_left: float = Field(default=0.5, gt=0, lt=1)
     """Distinct answers below this share of what they were are an alarm."""
     length_factor: float = Field(default=2.0, gt=1)
     """Sampled tokens by this factor more, or fewer, are an alarm."""
     jump: float = Field(default=0.5, gt=0)
-    """The reward of two steps that lie above each step of a window before them by this much is an alarm."""
+    """The reward of two steps that lie above each step of a window before them by this share of the scale, and by two
+    standard errors, is an alarm."""
     cut_off: float = Field(default=1 / 3, gt=0, lt=1)
     """A larger share of a step's rollouts that a token limit or the context ended is an alarm."""
     called_left: float = Field(default=0.1, gt=0, lt=1)
@@ -190,17 +196,25 @@ def reward_alone(
     held-out tasks by step, where it was measured. Diversity must not fall, nor the length change, as far as `settings`
     say. Nothing before there are two windows of steps with a reward.
     """
-    if (windows := _windows(history, settings)) is None or (rise := _rise(*windows, settings)) is None:
+    windows = _windows(history, settings)
+    if windows is None or (rise := _rise(history, windows, settings)) is None:
         return []
     first, last = windows
     step, found = last[-1].step, []
-    risen = f"the reward rose by {rise:.2f}"
+    risen, share_of_scale = f"the reward rose by {rise:.2f}", rise / _scale(history, settings)
+
+    def lags(change: float, before: float) -> bool:
+        lacks = 1 - before if before <= 1 else math.inf
+        return change < min(settings.follows * share_of_scale, lacks / 2)
+
     for name in follow:
-        change = _change(first, last, lambda one, name=name: one.components.get(name))  # type: ignore[misc]
-        if change is not None and change < settings.follows * rise:
-            found.append(("independent_verdict", f"{risen}, {name} by {change:+.2f}"))
-    if (change := _heldout_change(heldout or {}, first, last)) is not None and change < settings.follows * rise:
-        found.append(("heldout", f"{risen}, held-out success by {change:+.2f}"))
+        before, after = (_mean(window, lambda one, name=name: one.components.get(name)) for window in windows)  # type: ignore[misc]
+        if not math.isnan(after - before) and lags(after - before, before):
+            found.append(("independent_verdict", f"{risen}, {name} by {after - before:+.2f}"))
+    if (measured := _heldout(heldout or {}, first, last)) is not None:
+        before, after = measured
+        if lags(after - before, before):
+            found.append(("heldout", f"{risen}, held-out success by {after - before:+.2f}"))
     if (share := _ratio(first, last, lambda one: one.diversity)) is not None and share < settings.diversity_left:
         found.append(("diversity", f"{risen}, while answers became alike: {share:.0%} of the diversity is left"))
     share = _ratio(first, last, lambda one: one.length)
@@ -212,12 +226,15 @@ def reward_alone(
 def sudden_jump(history: Sequence[StepFigures], settings: AlarmSettings) -> list[Alarm]:
     """The reward jumped from one step to the next and stayed there for another: learning is slower than finding a hole
     of the verifier. Nothing before there are two steps before the jump."""
-    steps = [(one.step, one.reward) for one in history if one.reward is not None]
-    before, after = [reward for _, reward in steps[:-2]][-settings.window :], steps[-2:]
-    if len(before) < 2 or (low := min(reward for _, reward in after)) - (high := max(before)) < settings.jump:
+    steps = [one for one in history if one.reward is not None]
+    before, after = steps[:-2][-settings.window :], steps[-2:]
+    if len(before) < 2:
         return []
-    message = f"the reward jumped at step {after[0][0]} to {low:.2f}, from {high:.2f} at most before"
-    return [Alarm(kind="jump", step=after[-1][0], message=message)]
+    low, high = min(one.reward or 0.0 for one in after), max(one.reward or 0.0 for one in before)
+    if low - high < max(settings.jump * _scale(history, settings), _two_errors(before, after)):
+        return []
+    message = f"the reward jumped at step {after[0].step} to {low:.2f}, from {high:.2f} at most before"
+    return [Alarm(kind="jump", step=after[-1].step, message=message)]
 
 
 def cut_off(figures: StepFigures, rollouts: Sequence[Rollout], settings: AlarmSettings) -> list[Alarm]:
@@ -279,7 +296,7 @@ def tools_given_up(history: Sequence[StepFigures], rollouts: Sequence[Rollout], 
 def idle_calls(history: Sequence[StepFigures], settings: AlarmSettings) -> list[Alarm]:
     """A rollout makes far more tool calls in the last `window` steps than in the first, and earns no more by them:
     calls cost nothing, so nothing teaches the policy to stop."""
-    if (windows := _windows(history, settings)) is None or _rise(*windows, settings) is not None:
+    if (windows := _windows(history, settings)) is None or _rise(history, windows, settings) is not None:
         return []
     first, last = (_mean(window, lambda one: one.calls) for window in windows)
     if first < 1 or last < settings.calls_factor * first:
@@ -310,10 +327,21 @@ def _by_family(steps: Sequence[StepFigures], counts: Callable[[StepFigures], Map
     return total
 
 
-def _rise(first: Sequence[StepFigures], last: Sequence[StepFigures], settings: AlarmSettings) -> float | None:
+def _rise(
+    history: Sequence[StepFigures],
+    windows: tuple[Sequence[StepFigures], Sequence[StepFigures]],
+    settings: AlarmSettings,
+) -> float | None:
     """By how much the reward rose; None where it did not, or by no more than chance."""
+    first, last = windows
     rise = _mean(last, lambda one: one.reward) - _mean(first, lambda one: one.reward)
-    return None if rise < max(settings.min_rise, 2 * math.hypot(_error(first), _error(last))) else rise
+    return None if rise < max(settings.min_rise * _scale(history, settings), _two_errors(first, last)) else rise
+
+
+def _scale(history: Sequence[StepFigures], settings: AlarmSettings) -> float:
+    """How far scores reach: see `AlarmSettings.min_rise`."""
+    ends = [end for one in history for scores in one.scores.values() for end in (min(scores), max(scores))]
+    return (max(0.0, settings.success_threshold, *ends) - min(0.0, settings.success_threshold, *ends)) or 1.0
 
 
 def _mean(steps: Sequence[StepFigures], figure: _Figure) -> float:
@@ -321,13 +349,18 @@ def _mean(steps: Sequence[StepFigures], figure: _Figure) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
+def _two_errors(first: Sequence[StepFigures], last: Sequence[StepFigures]) -> float:
+    """Two standard errors of a difference of mean rewards."""
+    return 2 * math.hypot(_error(first), _error(last))
+
+
 def _error(steps: Sequence[StepFigures]) -> float:
-    return math.sqrt(math.fsum(one.reward_se**2 for one in steps)) / len(steps)
-
-
-def _change(first: Sequence[StepFigures], last: Sequence[StepFigures], figure: _Figure) -> float | None:
-    change = _mean(last, figure) - _mean(first, figure)
-    return None if math.isnan(change) else change
+    """The standard error of the mean reward. Rollouts of a task share how hard it is, and steps have other tasks."""
+    pairs = [(score, task) for one in steps for task, scores in one.scores.items() for score in scores]
+    scores, tasks = [score for score, _ in pairs], [task for _, task in pairs]
+    if len(set(tasks)) > 1:
+        return clustered_standard_error(scores, tasks)
+    return statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
 
 
 def _ratio(first: Sequence[StepFigures], last: Sequence[StepFigures], figure: _Figure) -> float | None:
@@ -335,13 +368,13 @@ def _ratio(first: Sequence[StepFigures], last: Sequence[StepFigures], figure: _F
     return None if math.isnan(before) or math.isnan(after) or before <= 0 else after / before
 
 
-def _heldout_change(
+def _heldout(
     heldout: Mapping[int, float], first: Sequence[StepFigures], last: Sequence[StepFigures]
-) -> float | None:
-    """From the last measurement before the first window's end to the newest one."""
+) -> tuple[float, float] | None:
+    """The last measurement before the first window's end, and the newest one."""
     before = [step for step in heldout if step <= first[-1].step]
     after = [step for step in heldout if step >= last[0].step]
-    return heldout[max(after)] - heldout[max(before)] if before and after else None
+    return (heldout[max(before)], heldout[max(after)]) if before and after else None
 
 
 class Watch:

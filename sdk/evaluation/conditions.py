@@ -240,7 +240,19 @@ def score_of(rollout: Rollout) -> float:
 def score_bounds(scores: Iterable[float]) -> tuple[float, float]:
     """[0, 1] where all scores lie in it, the usual case; otherwise widened to the scores seen."""
     scores = list(scores)
-    return min(0.0, *scores), max(1.0, *scores)
+    return min(0.0, 1.0, *scores), max(0.0, 1.0, *scores)
+
+
+def score_interval(
+    values: Sequence[float], scale: tuple[float, float], clusters: Sequence[str], *, paired: bool = False
+) -> Interval:
+    """The mean of scores in `scale` (see `score_bounds`), or of their `paired` differences, with its interval. It is
+    cut at 0 and 1 alone: of an end beyond these, which was only seen, nobody knows whether scores go further."""
+    low, high = scale
+    ends = (low if low == 0 else -math.inf, high if high == 1 else math.inf)
+    if paired:
+        low, high, ends = low - high, high - low, (-1.0, 1.0) if scale == (0, 1) else (-math.inf, math.inf)
+    return mean_interval(values, (low, high), clusters, cut=ends)
 
 
 def family_of(task: Task, cluster_by: str) -> str:
@@ -264,9 +276,15 @@ def families_by_task(rollouts: Iterable[Rollout], cluster_by: str) -> dict[str, 
 
 
 def summarise_condition(
-    rollouts: Sequence[Rollout], *, threshold: float, cluster_by: str = FAMILY, price: Price | None = None
+    rollouts: Sequence[Rollout],
+    *,
+    threshold: float,
+    cluster_by: str = FAMILY,
+    price: Price | None = None,
+    scale: tuple[float, float] | None = None,
 ) -> ConditionSummary:
-    """The figures of one condition. Raises `ConfigError` where a rollout is given twice."""
+    """The figures of one condition. `scale`: the bounds of scores, as seen in all conditions; in this one where None.
+    Raises `ConfigError` where a rollout is given twice."""
     double = [rollout_id for rollout_id, count in Counter(r.id for r in rollouts).items() if count > 1]
     if double:
         raise ConfigError(f"rollout {double[0]!r} is given twice in one condition; each counts once")
@@ -283,7 +301,7 @@ def summarise_condition(
     score = None
     if scores:
         clusters = [families[task] for task in scores]
-        score = mean_interval(list(scores.values()), score_bounds(scores.values()), clusters)
+        score = score_interval(list(scores.values()), scale or score_bounds(scores.values()), clusters)
     return ConditionSummary(
         rollouts=len(rollouts),
         scored=len(scored),
@@ -308,17 +326,21 @@ def summarise_condition(
 
 
 def best_condition(conditions: Mapping[str, ConditionSummary], *, by_score: bool = False) -> str:
-    """The name of the condition with the most success; of equals that with the higher mean score, then the first.
-    `by_score`: the mean score counts before success.
+    """The name of the condition with the most success, unscored rollouts counted as failed; of equals that with the
+    most success of the scored ones, then with the higher mean score, then the first. `by_score`: the mean score counts
+    before success.
 
     Raises `ValueError` where no condition has a scored rollout.
     """
-    rated = {
-        name: (c.success.interval.estimate, c.score.estimate) for name, c in conditions.items() if c.success and c.score
-    }
+    rated: dict[str, tuple[float, ...]] = {}
+    for name, one in conditions.items():
+        if one.success and one.score:
+            rate, worst, score = one.success.interval.estimate, one.success.worst_case, one.score.estimate
+            rates = (rate if worst is None else worst, rate)
+            rated[name] = (score, *rates) if by_score else (*rates, score)
     if not rated:
         raise ValueError("no condition has a scored rollout, so none is the best")
-    return max(rated, key=lambda name: rated[name][::-1] if by_score else rated[name])
+    return max(rated, key=lambda name: rated[name])
 
 
 def _success(rollouts: Sequence[Rollout], threshold: float, cluster_by: str) -> SuccessRate | None:
@@ -494,8 +516,8 @@ def _score_difference(
     if not both:
         return None
     before, after = score_by_task(first), score_by_task(second)
-    low, high = score_bounds([*before.values(), *after.values()])
-    return mean_interval([after[task] - before[task] for task in both], (low - high, high - low), clusters)
+    differences = [after[task] - before[task] for task in both]
+    return score_interval(differences, score_bounds([*before.values(), *after.values()]), clusters, paired=True)
 
 
 def in_order(names: Sequence[str]) -> list[tuple[str, str]]:

@@ -122,6 +122,8 @@ class ServedSummary(BaseModel):
     """The name of that condition."""
     condition: ConditionSummary | None = None
     """None where the model could not be asked."""
+    compared: int | None = None
+    """Rollouts that are scored in both. None in reports of before it was counted."""
     differ: list[str] = Field(default_factory=list)
     """Tasks that succeed in one of the two and not in the other. Sums in another order may turn an answer; more than
     one or two mean that something else is served than was measured."""
@@ -152,15 +154,16 @@ def summarise_served(
 ) -> ServedSummary:
     """The figures of `rollouts` through the endpoint; `measured` are those of the condition `like`."""
     known = {rollout.task.id: rollout for rollout in measured}
-    pairs = [(one, known[one.task.id]) for one in rollouts if one.task.id in known]
+    pairs = [
+        (one, known[one.task.id])
+        for one in rollouts
+        if one.scored and one.task.id in known and known[one.task.id].scored
+    ]
     return ServedSummary(
         like=like,
         condition=summarise_condition(rollouts, threshold=threshold, cluster_by=cluster_by),
-        differ=[
-            one.task.id
-            for one, other in pairs
-            if one.scored and other.scored and is_success(one, threshold) != is_success(other, threshold)
-        ],
+        compared=len(pairs),
+        differ=[one.task.id for one, other in pairs if is_success(one, threshold) != is_success(other, threshold)],
     )
 
 

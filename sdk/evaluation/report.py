@@ -36,6 +36,8 @@ from .conditions import (
     read_prices,
     require_cluster,
     require_threshold,
+    score_bounds,
+    score_by_task,
     success_by_task,
     summarise_condition,
 )
@@ -172,7 +174,8 @@ class Report(BaseModel):
 
     @property
     def best(self) -> str:
-        """The condition with the most success; of equals that with the higher mean score, then the first.
+        """The condition with the most success, unscored rollouts counted as failed; of equals that with the most
+        success of the scored ones, then with the higher mean score, then the first.
 
         Raises `ValueError` where no condition has a scored rollout.
         """
@@ -270,13 +273,20 @@ def build_report(
         name: find_faults(rollouts, threshold=success_threshold, tools=tools) if faults is None else faults[name]
         for name, rollouts in conditions.items()
     }
+    scale = score_bounds(
+        score for rollouts in conditions.values() for score in score_by_task(r for r in rollouts if r.scored).values()
+    )
     return Report(
         run=without_secrets(dict(run or {})),
         success_threshold=success_threshold,
         cluster_by=cluster_by,
         conditions={
             name: summarise_condition(
-                rollouts, threshold=success_threshold, cluster_by=cluster_by, price=(prices or {}).get(name)
+                rollouts,
+                threshold=success_threshold,
+                cluster_by=cluster_by,
+                price=(prices or {}).get(name),
+                scale=scale,
             )
             for name, rollouts in conditions.items()
         },

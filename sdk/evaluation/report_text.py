@@ -78,6 +78,11 @@ def served_note(report: Report) -> list[str]:
         return [f"The saved model was not asked through the endpoint: {one_line(served.problem or 'no reason known')}"]
     scored, like = _scored(served.condition), one_line(served.like)
     said = f"Through the endpoint with a client's defaults, {scored} came out as in the measurement {like!r}"
+    if served.compared is not None and served.compared < served.condition.scored:
+        said = (
+            f"Through the endpoint with a client's defaults, {served.compared} of {scored} could be compared with the "
+            f"measurement {like!r}, in which the others have no score; these came out as there"
+        )
     if not served.differ:
         return [f"{said}."]
     named = ", ".join(map(one_line, served.differ))
@@ -151,6 +156,8 @@ def compared(comparison: PairedComparison) -> str:
     if comparison.p_value is not None:
         p = p_value(comparison.p_value)
         text += f", p {p}" if p.startswith("<") else f", p = {p}"
+        if comparison.p_holm is not None and (adjusted := p_value(comparison.p_holm)) != p:
+            text += f" ({adjusted} adjusted for all comparisons)"
     return text + (f", {tasks_of_families(len(comparison.left_out), None)} left out" if comparison.left_out else "")
 
 
@@ -583,7 +590,8 @@ def success(rate: SuccessRate | PassRate | None) -> str:
     if rate is None:
         return NONE
     shown = percent(rate.interval.estimate)
-    worst = shown if rate.worst_case is None else percent(rate.worst_case)
+    # Of pass@k the worst case is over more tasks: those with enough tries of which some have no score.
+    worst = shown if rate.worst_case is None else percent(min(rate.worst_case, rate.interval.estimate))
     return f"{shown} ({percent_range(rate.interval)})" + (f", at worst {worst}" if worst != shown else "")
 
 

@@ -7,7 +7,7 @@ quantile). Axes: n tasks, G families (clusters); where each family has one task,
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from fractions import Fraction
 from statistics import NormalDist
@@ -133,28 +133,48 @@ _MOST_WORK = 2 * 10**7
 def clustered_standard_error(values: Sequence[float], clusters: Sequence[Hashable]) -> float:
     """The standard error of the mean of `values` [n], robust to any dependence within a cluster.
 
-    sqrt(G / (G - 1) * sum over clusters of (sum of the cluster's deviations from the mean)^2) / n. The sum of squares
-    is the one of Miller (2024), "Adding Error Bars to Evals", arXiv 2411.00640, section 2.2, equation 4; the factor for
-    few clusters is that of Cameron and Miller (2015), Journal of Human Resources 50:317-372, section VI.B.
+    sqrt(sum over clusters of (sum of the cluster's deviations from the mean)^2 / (1 - n_g / n)) / n, where n_g is the
+    number of values in the cluster. The sum of squares is the one of Miller (2024), "Adding Error Bars to Evals", arXiv
+    2411.00640, section 2.2, equation 4. A large cluster draws the mean to itself, so that its deviations are too small:
+    the divisor is the correction CR2 of Bell and McCaffrey (2002), Survey Methodology 28:169-181, for a mean. With G
+    clusters of one size it is the factor G / (G - 1).
 
     Raises `ValueError` for fewer than two clusters, or where the two lists differ in length.
     """
-    sums = _deviations(values, clusters)
+    sums, sizes, n = *_deviations(values, clusters), len(values)
     if len(sums) < 2:
         raise ValueError(f"{len(sums)} clusters; the spread between clusters takes at least two")
-    return math.sqrt(len(sums) / (len(sums) - 1) * math.fsum(s * s for s in sums)) / len(values)
+    return math.sqrt(math.fsum(s * s * n / (n - size) for s, size in zip(sums, sizes, strict=True))) / n
+
+
+def effective_clusters(clusters: Sequence[Hashable]) -> float:
+    """How many clusters of one size tell as much as these do: n^2 / (sum of n_g^2), in [1, G].
+
+    Source: Carter, Schnepel and Steigerwald (2017), Review of Economics and Statistics 99:698-709, for values that are
+    alike within a cluster.
+    """
+    return len(clusters) ** 2 / sum(size * size for size in Counter(clusters).values())
+
+
+def _degrees(clusters: Sequence[Hashable]) -> int:
+    """Of freedom: the effective clusters less one, rounded down; 1 at least."""
+    return max(1, int(effective_clusters(clusters)) - 1)
 
 
 def mean_interval(
-    values: Sequence[float], bounds: tuple[float, float], clusters: Sequence[Hashable] | None = None
+    values: Sequence[float],
+    bounds: tuple[float, float],
+    clusters: Sequence[Hashable] | None = None,
+    *,
+    cut: tuple[float, float] | None = None,
 ) -> Interval:
     """Mean of `values` [n] in `bounds`, one a task, with a 95 % interval; differences for a paired one.
 
-    Student's t interval with G - 1 degrees of freedom, cut at the bounds; each value is a cluster of its own where
-    `clusters` is None. It is the clustered interval of Miller (2024), "Adding Error Bars to Evals", arXiv 2411.00640,
+    Student's t interval, cut at the bounds, or at `cut` where they are only those of what was seen, with one degree of freedom less than there are `effective_clusters`; each
+    value is a cluster of its own where `clusters` is None. It is the clustered interval of Miller (2024), "Adding Error Bars to Evals", arXiv 2411.00640,
     also for paired differences of scores and for averages of several tries at a task. Where all clusters are equal, or
-    there is one, their spread shows nothing: then at most a share `1 - 0.025^(1/G)` of clusters can be otherwise (the
-    exact binomial bound of Clopper and Pearson, 1934), each as far as the bounds.
+    there is one, their spread shows nothing: then at most a share `1 - 0.025^(1/G)` of the G effective clusters can be
+    otherwise (the exact binomial bound of Clopper and Pearson, 1934), each as far as the bounds.
 
     Raises `ValueError` without values or for one outside of the bounds.
     """
@@ -163,11 +183,12 @@ def mean_interval(
     if n == 0 or not all(low <= value <= high for value in values):
         raise ValueError(f"{n} values in [{low}, {high}] expected; give at least one, and none outside")
     clusters = range(n) if clusters is None else clusters
-    sums, mean = _deviations(values, clusters), math.fsum(values) / n
+    (sums, _), mean = _deviations(values, clusters), math.fsum(values) / n
     if len(sums) == 1 or math.fsum(s * s for s in sums) <= n * (1e-9 * (high - low)) ** 2:  # equal but for rounding
-        otherwise = 1 - 0.025 ** (1 / len(sums))
+        otherwise = 1 - 0.025 ** (1 / effective_clusters(clusters))
         return Interval(estimate=mean, low=mean - otherwise * (mean - low), high=mean + otherwise * (high - mean))
-    half = student_t_975(len(sums) - 1) * clustered_standard_error(values, clusters)
+    half = student_t_975(_degrees(clusters)) * clustered_standard_error(values, clusters)
+    low, high = cut or bounds
     return Interval(estimate=mean, low=max(low, mean - half), high=min(high, mean + half))
 
 
@@ -190,18 +211,19 @@ def effective_tasks(rates: Sequence[float], clusters: Sequence[Hashable]) -> flo
     """How many independent tasks, each tried once, carry as much information as these n success rates: in [1, n].
 
     n / deff * (t(n-1) / t(G-1))^2, where deff (Kish, 1965) is the clustered variance of the mean over the
-    binomial one, p (1 - p) / (n - 1). Never more than n: neither families nor several tries at a task make an interval
-    narrower. The factor for few clusters is that of Korn and Graubard (1998), Survey Methodology 24:193-201. Where the
-    families are exactly alike, their spread is unknown; then each family counts as one task.
+    binomial one, p (1 - p) / (n - 1), and G the number of `effective_clusters`. Never more than n: neither families nor
+    several tries at a task make an interval narrower. The factor for few clusters is that of Korn and Graubard (1998),
+    Survey Methodology 24:193-201. Where the families are exactly alike, their spread is unknown; then each effective
+    family counts as one task.
     """
-    n, families = len(rates), len(_deviations(rates, clusters))
+    n, families = len(rates), len(_deviations(rates, clusters)[0])
     if families == n:
         return float(n)
     mean = math.fsum(rates) / n
     robust = clustered_standard_error(rates, clusters) ** 2 if families > 1 else 0.0
     if robust <= 1e-18:
-        return float(families)
-    few = (student_t_975(n - 1) / student_t_975(families - 1)) ** 2
+        return effective_clusters(clusters)
+    few = (student_t_975(n - 1) / student_t_975(_degrees(clusters))) ** 2
     return min(float(n), max(1.0, n * mean * (1 - mean) / (n - 1) / robust * few))
 
 
@@ -250,8 +272,8 @@ def holm(p_values: Mapping[K, float]) -> dict[K, float]:
     return {key: adjusted[key] for key in p_values}
 
 
-def _deviations(values: Sequence[float], clusters: Sequence[Hashable]) -> list[float]:
-    """The sum of each cluster's deviations from the mean of all values [G]."""
+def _deviations(values: Sequence[float], clusters: Sequence[Hashable]) -> tuple[list[float], list[int]]:
+    """The sum of each cluster's deviations from the mean of all values [G], and how many it has [G]."""
     if len(values) != len(clusters) or not values:
         raise ValueError(
             f"{len(values)} values in {len(clusters)} clusters; give each value its cluster, and at least one"
@@ -260,7 +282,7 @@ def _deviations(values: Sequence[float], clusters: Sequence[Hashable]) -> list[f
     groups: dict[Hashable, list[float]] = defaultdict(list)
     for value, cluster in zip(values, clusters, strict=True):
         groups[cluster].append(value - mean)
-    return [math.fsum(group) for group in groups.values()]
+    return [math.fsum(group) for group in groups.values()], [len(group) for group in groups.values()]
 
 
 class PassRate(BaseModel, frozen=True):

@@ -3,7 +3,7 @@
 import pytest
 
 from mcp_bridge import ToolResult
-from sdk.alarms import AlarmSettings, Watch, canaries_earned, repeated_answers, reward_alone, step_figures
+from sdk.alarms import AlarmSettings, Watch, canaries_earned, repeated_answers, reward_alone, step_figures, sudden_jump
 from sdk.records import CallRecord, Rollout, Task, ToolCall, Verdict
 from sdk.trainer.rollout_worker import recalled
 
@@ -54,7 +54,7 @@ def test_figures_golden_values():
     assert (step.reward, step.rollouts, step.length) == (0.2, 10, 20)
     assert step.diversity == 0.5  # "same" and four others, of ten expected answers
     assert (step.cut_off, step.called) == (0, 1)
-    assert step.reward_se == pytest.approx((10 * 0.2 * 0.8 / 9) ** 0.5 / 10**0.5)
+    assert step.scores["t0"] == [1.0] and step.scores["t9"] == [0.0]
 
 
 def test_one_last_word_after_different_calls_is_quiet_where_tasks_expect_no_answer():
@@ -97,6 +97,42 @@ def test_noise_and_short_runs_are_quiet():
     assert kinds(run(UP[:5], judge=[0.4] * 5), follow=("judge",)) == set()
     noisy = [[one(step, n, float(n == 0 and step > 3), judge=0.0) for n in range(3)] for step in range(7)]
     assert kinds(noisy, follow=("judge",)) == set()
+
+
+def test_a_reward_that_moves_with_the_tasks_of_a_step_has_not_risen():
+    """A task is either always or never solved, and each step has eight others, of which chance makes more easy ones."""
+    easy = [3, 3, 3, 4, 5, 5, 5]
+
+    def step_of(step):
+        return [
+            one(step, 8 * step + task, float(task < easy[step]), f"answer {step} {task} {again}", judge=0.0)
+            for task in range(8)
+            for again in range(6)
+        ]
+
+    assert kinds([step_of(step) for step in range(7)], follow=("judge",), heldout={0: 0.5, 6: 0.5}) == set()
+
+
+def test_what_can_rise_no_further_need_not_follow():
+    steps = run([0.5, 0.5, 0.5, 0.7, 0.9, 0.9, 0.9], judge=[1.0] * 7)
+    assert kinds(steps, follow=("judge",), heldout={0: 1.0, 6: 1.0}) == set()
+    assert kinds(steps, heldout={0: 1.0, 6: 0.9}) == {"heldout"}, "it fell"
+
+
+@pytest.mark.parametrize("scale", [0.1, 10.0])
+def test_alarms_are_the_same_on_any_scale_of_scores(scale):
+    settings = SETTINGS.model_copy(update={"success_threshold": scale})
+
+    def figured(rewards):
+        return [
+            step_figures(step, [one(step, n, scale * (n < 10 * reward)) for n in range(10)])
+            for step, reward in enumerate(rewards)
+        ]
+
+    assert {a.kind for a in reward_alone(figured(UP), settings, heldout={0: 0.3, 6: 0.3})} == {"heldout"}
+    assert reward_alone(figured(UP), settings, heldout={0: 0.1, 6: 0.4}) == []
+    assert [a.kind for a in sudden_jump(figured([0, 0, 0, 0.9, 0.9]), settings)] == ["jump"]
+    assert sudden_jump(figured([0.4, 0.4, 0.4, 0.6, 0.6]), settings) == []
 
 
 def test_one_answer_paid_for_on_different_tasks_is_an_alarm():

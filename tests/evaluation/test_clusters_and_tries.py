@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from fractions import Fraction
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from sdk.evaluation.statistics import (
     clustered_standard_error,
     clustered_wilson,
+    effective_clusters,
     effective_tasks,
     holm,
     mcnemar_exact,
@@ -43,8 +45,31 @@ def counts() -> st.SearchStrategy[tuple[int, int, int]]:
 
 def test_the_clustered_standard_error_has_the_value_computed_by_hand() -> None:
     # Two families, (1, 1) and (0, 1, 0): mean 0.6; deviations sum to 0.8 and -0.8.
-    # sqrt(2 / 1 * (0.64 + 0.64)) / 5 = sqrt(2.56) / 5 = 0.32.
-    assert clustered_standard_error([1, 1, 0, 1, 0], "aabbb") == pytest.approx(0.32)
+    # sqrt(0.64 / (1 - 2/5) + 0.64 / (1 - 3/5)) / 5 = sqrt(2.6667) / 5 = 0.3266.
+    assert clustered_standard_error([1, 1, 0, 1, 0], "aabbb") == pytest.approx(0.3266, abs=1e-4)
+
+
+def test_families_of_one_size_count_as_themselves_and_a_large_one_beside_small_ones_as_few() -> None:
+    assert effective_clusters("aabbcc") == 3
+    assert effective_clusters("a" * 20 + "bcdefghijk") == pytest.approx(900 / 410)
+
+
+@pytest.mark.parametrize("sizes", [[8] * 5, [20, *[1] * 10], [10, 10, *[1] * 10], [12, 6, 4, 3, 2, 1, 1, 1]])
+def test_intervals_over_families_of_any_sizes_hold_the_true_rate_nearly_as_often_as_they_promise(
+    sizes: list[int],
+) -> None:
+    random, families = Random(0), [family for family, size in enumerate(sizes) for _ in range(size)]
+    held = {"rate": 0, "mean": 0}
+    for _ in range(draws := 300):
+        chances = [random.betavariate(0.5, 0.5) for _ in sizes]
+        right = [float(random.random() < chances[family]) for family in families]
+        for name, found in (
+            ("rate", clustered_wilson(right, families)),
+            ("mean", mean_interval(right, (0, 1), families)),
+        ):
+            held[name] += found.low <= 0.5 <= found.high
+    assert held["rate"] >= 0.92 * draws
+    assert held["mean"] >= 0.88 * draws
 
 
 def test_the_clustered_interval_has_the_value_computed_by_hand() -> None:

@@ -139,6 +139,26 @@ def test_several_tries_are_compared_by_task() -> None:
     assert compared.success.low == pytest.approx(0.75 - 3.1824 * math.sqrt(0.25 / 3 / 4), rel=1e-2)
 
 
+def test_a_condition_whose_rollouts_nearly_all_broke_is_not_the_best() -> None:
+    solid = [make_rollout(f"t{n}", float(n < 16)) for n in range(20)]
+    broken = [make_rollout("t0", 1.0), *(make_rollout(f"t{n}", None) for n in range(1, 20))]
+    assert build_report({"broken": broken, "solid": solid}).best == "solid"
+
+
+def test_a_mean_score_is_cut_where_scales_end_and_not_where_scores_were_seen() -> None:
+    seldom = build_report({"a": [make_rollout(f"t{n}", 10.0 if n == 0 else 3.0) for n in range(20)]})
+    score = seldom.conditions["a"].score
+    assert score is not None and score.low < 3.0 < score.estimate < score.high
+    costly = build_report(
+        {
+            "abstains": [make_rollout(f"t{n}", 0.0) for n in range(5)],
+            "guesses": [make_rollout(f"t{n}", -1.0 if n else 1.0) for n in range(5)],
+        }
+    )
+    never = costly.conditions["abstains"].score
+    assert never is not None and never.low < 0 < never.high <= 1
+
+
 def test_the_best_condition_has_the_most_success_then_the_higher_score_then_came_first() -> None:
     half = [make_rollout("t00", 1.0), make_rollout("t01", 0.5)]
     report = build_report({"a": make_condition("10"), "b": half, "c": half, "d": make_condition("00")})

@@ -55,9 +55,9 @@ def test_the_short_form_shows_each_condition_and_each_comparison() -> None:
         "untrained → after warm start: +22.2 points (95 % interval -14.3 to +54.7) on 9 tasks of 9 families, "
         "p = 0.5000, 1 task left out",
         "after warm start → after GRPO: +55.6 points (95 % interval +9.0 to +81.1) on 9 tasks of 9 families, "
-        "p = 0.0625, 1 task left out",
+        "p = 0.0625 (0.1250 adjusted for all comparisons), 1 task left out",
         "untrained → after GRPO: +77.8 points (95 % interval +24.6 to +93.7) on 9 tasks of 9 families, "
-        "p = 0.0156, 1 task left out",
+        "p = 0.0156 (0.0469 adjusted for all comparisons), 1 task left out",
     ]
 
 

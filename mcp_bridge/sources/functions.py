@@ -10,12 +10,13 @@ import inspect
 import re
 import typing
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, Optional, TypeVar
 
 import anyio
 import anyio.to_thread
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
@@ -84,7 +85,9 @@ class FunctionTool:
             raise SourceError(
                 f"a function named {name!r} cannot be a tool: give it a name with `def`, of letters, digits and '_'"
             )
-        self._arguments = _argument_model(name, function)
+        if inspect.isasyncgenfunction(function):
+            raise SourceError(f"function {name!r} cannot be a tool: it is an async generator; return a list")
+        self._arguments, self._declared = _argument_model(name, function)
         self._parameters = {field: one.alias or field for field, one in self._arguments.model_fields.items()}
         self.tool = Tool(
             name=name,
@@ -111,18 +114,19 @@ class FunctionTool:
         try:
             bound = functools.partial(self._function, **converted)
             value = await (bound() if self._is_async else self._in_thread(bound, threads))
-        except ToolFailure as failure:
-            if failure.delivery == "unknown" and not isinstance(failure, CallTimeout | ServerDied):
-                failure.delivery = "answered"  # it came back, and says that it failed
-            raise
-        except Exception as problem:
-            return error_result(f"{type(problem).__name__}: {problem}", "tool_error")
+            return self._to_result(value)  # which runs code of the function's own, such as computed fields
+        except Exception as raised:
+            problem = _in_group(raised)
+            if not isinstance(problem, ToolFailure):
+                return error_result(f"{type(problem).__name__}: {problem}", "tool_error")
+            if problem.delivery == "unknown" and not isinstance(problem, CallTimeout | ServerDied):
+                problem.delivery = "answered"  # it came back, and says that it failed
+            raise problem from problem.__cause__
         except SystemExit as problem:
             # Code that was written for a command line must not end a run of thousands of rollouts.
             raise ToolFailure(
                 f"function {self.tool.name!r} tried to end the program (SystemExit: {problem})", delivery="answered"
             ) from problem
-        return self._to_result(value)
 
     def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any] | ToolResult:
         """The arguments in the hinted types, by name; or the error that the caller reads."""
@@ -130,13 +134,17 @@ class FunctionTool:
             model = self._arguments.model_validate(dict(arguments))
         except ValidationError as problem:
             return error_result(_conversion_problem(self.tool.name, problem), "invalid_arguments")
-        # Only what was given: the function's own defaults stay the function's own.
-        given = model.model_fields_set
+        # Only what was given: the function's own defaults stay the function's own, but for those of a `Field`.
+        given = model.model_fields_set | self._declared
         return {name: getattr(model, field) for field, name in self._parameters.items() if field in given}
 
     async def _in_thread(self, bound: Callable[[], Any], threads: anyio.CapacityLimiter) -> Any:
         # Abandoned on a time limit: a thread cannot be stopped, but nobody waits for it any more.
-        value = await anyio.to_thread.run_sync(bound, abandon_on_cancel=True, limiter=threads)
+        def work() -> Any:
+            value = bound()
+            return list(value) if inspect.isgenerator(value) else value
+
+        value = await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=threads)
         return await value if isinstance(value, Awaitable) else value
 
     def _to_result(self, value: Any) -> ToolResult:
@@ -196,27 +204,58 @@ def _documented(function: Callable[..., Any]) -> Any:
     return function
 
 
-def _argument_model(name: str, function: Callable[..., Any]) -> type[BaseModel]:
+def _in_group(error: Exception) -> Exception:
+    """The first tool failure of an exception group, or its first error; the error itself where it is no group."""
+    if not isinstance(error, ExceptionGroup):
+        return error
+    failures, _ = error.split(ToolFailure)
+    return _in_group((failures or error).exceptions[0])
+
+
+def _argument_model(name: str, function: Callable[..., Any]) -> tuple[type[BaseModel], set[str]]:
+    """The model of the arguments, and those of its fields whose default is in a `Field`, of which the function knows
+    nothing."""
     try:
         parameters = inspect.signature(function).parameters
         hints = _hints(function)
     except (NameError, TypeError, ValueError) as problem:
         raise SourceError(f"the type hints of function {name!r} cannot be read: {problem}") from problem
     fields: dict[str, Any] = {}
+    unknown_to_the_function: set[str] = set()
     for parameter in parameters.values():
         _accept(name, parameter, hints)
         # Fields get neutral names with the real one as alias: a parameter may be called `copy` or `_id`.
-        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        fields[f"argument_{len(fields)}"] = (hints[parameter.name], Field(default, alias=parameter.name))
+        field, hint, default = f"argument_{len(fields)}", hints[parameter.name], parameter.default
+        if isinstance(default, FieldInfo):  # `count: int = Field(default=5, ge=1)`
+            fields[field] = (Annotated[hint, default], Field(alias=parameter.name))
+            unknown_to_the_function.add(field)
+        elif default is inspect.Parameter.empty:
+            fields[field] = (hint, Field(alias=parameter.name))
+            unknown_to_the_function.add(field)
+        else:
+            if default is None and not _takes_none(hint):  # `limit: int = None`
+                hint = Optional[hint]  # noqa: UP045 - a hint may be text, which has no `|`
+            fields[field] = (hint, Field(default, alias=parameter.name))
     try:
-        return create_model(
+        model = create_model(
             name,
             __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False, protected_namespaces=()),
             **fields,
         )
+        return model, {field for field in unknown_to_the_function if not model.model_fields[field].is_required()}
     except (PydanticUserError, PydanticUndefinedAnnotation) as problem:
         hinted = {parameter: hints[parameter] for parameter in parameters}
         raise _no_json_form(name, hinted, problem) from problem
+
+
+def _takes_none(hint: Any) -> bool:
+    try:
+        TypeAdapter(hint).validate_python(None)
+    except ValidationError:
+        return False
+    except PydanticUserError:  # it has no JSON form, as will be said
+        return True
+    return True
 
 
 def _accept(name: str, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> None:

@@ -170,11 +170,12 @@ def mean_interval(
 ) -> Interval:
     """Mean of `values` [n] in `bounds`, one a task, with a 95 % interval; differences for a paired one.
 
-    Student's t interval, cut at the bounds, or at `cut` where they are only those of what was seen, with one degree of freedom less than there are `effective_clusters`; each
-    value is a cluster of its own where `clusters` is None. It is the clustered interval of Miller (2024), "Adding Error Bars to Evals", arXiv 2411.00640,
-    also for paired differences of scores and for averages of several tries at a task. Where all clusters are equal, or
-    there is one, their spread shows nothing: then at most a share `1 - 0.025^(1/G)` of the G effective clusters can be
-    otherwise (the exact binomial bound of Clopper and Pearson, 1934), each as far as the bounds.
+    Student's t interval, cut at the bounds, or at `cut` where they are only those of what was seen, with one degree of
+    freedom less than there are `effective_clusters`; each value is a cluster of its own where `clusters` is None. It is
+    the clustered interval of Miller (2024), "Adding Error Bars to Evals", arXiv 2411.00640, also for paired differences
+    of scores and for averages of several tries at a task. Where all clusters are equal, or there is one, their spread
+    shows nothing: then at most a share `1 - 0.025^(1/G)` of the G effective clusters can be otherwise (the exact
+    binomial bound of Clopper and Pearson, 1934), each as far as the bounds.
 
     Raises `ValueError` without values or for one outside of the bounds.
     """

@@ -58,6 +58,8 @@ class Earned:
     scores: Sequence[float]
     unscored: int
     findings: Sequence[Finding]
+    not_judged: int = 0
+    """Rollouts that were rewarded, and of which nobody knows what they changed, because the tools tell no state."""
 
     @property
     def highest(self) -> float | None:
@@ -199,6 +201,11 @@ class Certificate:
         if self.unscored:
             example = next((r.failure.message for r in self.rollouts if r.failure is not None), "")
             lines.append(f"{self.unscored} could not be scored, for example: {_short(example)}")
+        if not_judged := [one for one in self.earned if one.not_judged]:
+            lines.append(
+                "rewarded, and not judged, because the tools do not tell their state: "
+                + ", ".join(f"{one.probe.name} {one.not_judged}" for one in not_judged)
+            )
         if self.not_called:
             lines.append(f"not called, because they are live: {', '.join(self.not_called)}")
         if self.trained is not None:
@@ -234,6 +241,7 @@ class Certificate:
                     "does": one.probe.does,
                     "tasks": len(one.scores) + one.unscored,
                     "findings": len(one.findings),
+                    "not_judged": one.not_judged,
                     "highest": one.highest,
                     "mean": one.mean,
                 }
@@ -327,6 +335,8 @@ class PlayedProbes:
     probes: Sequence[Probe]
     rollouts: Sequence[Rollout]
     not_called: Sequence[str]
+    read_only: frozenset[str]
+    """Tools that change nothing, as they declare."""
 
 
 async def play_probes(probes: Sequence[Probe], tasks: Sequence[Task], context: RunContext) -> PlayedProbes:
@@ -350,7 +360,9 @@ async def play_probes(probes: Sequence[Probe], tasks: Sequence[Task], context: R
     with context.progress.track("probing the verifier", len(plays)) as step:
         played = await play_scripts(plays, replace(context, limits=limits, verifier=None), step)
     # Nobody learns from a script, which is counted in bytes.
-    return PlayedProbes(len(tasks), probes, [rollout.model_copy(update={"rows": []}) for rollout in played], live)
+    read_only = frozenset(tool.name for tool in source.tools if tool.annotations.read_only)
+    rollouts = [rollout.model_copy(update={"rows": []}) for rollout in played]
+    return PlayedProbes(len(tasks), probes, rollouts, live, read_only)
 
 
 async def judge_probes(played: PlayedProbes, context: RunContext, *, allowed: Sequence[str] = ()) -> Certificate:
@@ -368,10 +380,9 @@ async def judge_probes(played: PlayedProbes, context: RunContext, *, allowed: Se
         mine = by_probe[probe.name]
         scores = [rollout.verdict.score for rollout in mine if rollout.scored and rollout.verdict is not None]
         paid = [rollout for rollout in mine if is_success(rollout, context.success_threshold) != (probe is GOLD)]
-        found = [
-            Finding(probe, rollout) for rollout in paid if _is_wrong(probe, gold.get(rollout.task.id), rollout, ignored)
-        ]
-        earned.append(Earned(probe, scores, len(mine) - len(scores), found))
+        wrong = [_is_wrong(probe, gold.get(one.task.id), one, ignored, played.read_only) for one in paid]
+        found = [Finding(probe, rollout) for rollout, is_wrong in zip(paid, wrong, strict=True) if is_wrong]
+        earned.append(Earned(probe, scores, len(mine) - len(scores), found, wrong.count(None)))
     return Certificate(played.tasks, rollouts, earned, context.success_threshold, tuple(allowed), played.not_called)
 
 
@@ -396,17 +407,24 @@ def _made_the_changes(rollout: Rollout) -> bool:
         return False
 
 
-def _is_wrong(probe: Probe, gold: Rollout | None, rollout: Rollout, ignored: set[str]) -> bool:
+def _is_wrong(
+    probe: Probe, gold: Rollout | None, rollout: Rollout, ignored: set[str], read_only: frozenset[str]
+) -> bool | None:
     """Whether what a probe did is no solution; of the gold one, whether it must be rewarded: what is expected need not
-    be a whole solution, and a demonstration is."""
+    be a whole solution, and a demonstration is. None where the tools tell no state by which that could be known."""
     if probe is GOLD:
         return bool(rollout.task.demonstration)
     if probe.wrong == "always":
         return True
     if probe.wrong == "unless it made the expected changes":
         return not _made_the_changes(rollout)
-    if gold is None or gold.initial_state is None or gold.final_state is None or rollout.final_state is None:
+    if gold is None:
         return False
+    if gold.initial_state is None or gold.final_state is None or rollout.final_state is None:
+        judged = [gold] if probe.wrong == "where the world is as it was" else [gold, rollout]
+        if not {record.call.name for one in judged for record in one.calls} <= read_only:
+            return None
+        return probe.wrong == "where the world is as it was"  # no call changed anything
     if probe.wrong == "where the world is as it was":
         return not _changed(gold.initial_state, gold.final_state) - ignored
     return bool(_changed(gold.final_state, rollout.final_state) - ignored)

@@ -58,6 +58,9 @@ class ToolLoop:
             reply = await episode.ask(conversation, incoming)
             if reply is None or episode.over.is_set():
                 return
+            if len(rollout.calls) + len(reply.message.tool_calls) > episode.limits.max_calls:
+                episode.end("call_limit")
+                return
             if reply.message.tool_calls:
                 incoming = await _call_all(episode, reply.message.tool_calls)
                 rollout.messages.extend(incoming)

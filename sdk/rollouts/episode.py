@@ -245,9 +245,13 @@ class Episode:
         rollout = self.rollout
         user = rollout.task.user
         spent = user is not None and len(rollout.user_turns) >= user.max_turns
-        turn = None if spent else await self._user.turn(rollout, self._call_of_user, seed=self._user_seed)
+        if spent and user is not None and user.tools:  # it might change the world
+            return "turn_limit"
+        turn = await self._user.turn(rollout, self._call_of_user, seed=self._user_seed)
         if turn is None:
-            return "turn_limit" if spent else "answered"
+            return "answered"
+        if spent and (turn.said or not turn.ended):
+            return "turn_limit"  # to end without a word is no message
         rollout.user_turns.append(turn.model_copy(update={"heard": rollout.messages[-1].content}))
         said = Message(role="user", content=turn.said)
         if turn.said:
@@ -292,8 +296,6 @@ class Episode:
                 return "context_limit"
             if not cut_is_wanted:
                 return "token_limit"
-        if len(self.rollout.calls) + len(reply.message.tool_calls) > self.limits.max_calls:
-            return "call_limit"
         return None
 
     def final_answer(self) -> str | None:

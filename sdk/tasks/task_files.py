@@ -109,7 +109,7 @@ def from_csv_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
             mapping = fields.setdefault(name, {})
             if not isinstance(mapping, dict) or entry in mapping:
                 raise ConfigError(f"{where}: the column {column!r} and the column {name!r} both set {entry!r}")
-            mapping[entry] = cell if name == "tags" else _json_or_text(cell, where)
+            mapping[entry] = cell if name == "tags" else _value(column, cell, where)
         elif isinstance(fields.get(name), dict):
             whole = _cell(column, cell, where)
             twice = sorted(set(whole) & set(fields[name]))
@@ -124,7 +124,7 @@ def from_csv_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
 def _cell(column: str, cell: str, where: str) -> Any:
     if column in _TEXTS:
         return cell
-    value = _json_or_text(cell, where)
+    value = _value(column, cell, where) if column == "expected" else _json_or_text(cell, where)
     if column == "prompt":
         is_messages = isinstance(value, list) and value and all(isinstance(m, dict) and "role" in m for m in value)
         return value if is_messages else cell
@@ -135,6 +135,20 @@ def _cell(column: str, cell: str, where: str) -> Any:
     if column in (*_MAPPINGS, *_MESSAGE_LISTS) and isinstance(value, str):
         told = f"{where}: {column} is {_shown(cell)}, which is not JSON"
         raise ConfigError(f'{told}; write for example {{"key": "value"}}')
+    return value
+
+
+def _value(column: str, cell: str, where: str) -> Any:
+    """A cell of what is expected or set up: JSON, a boolean as Python and spreadsheets write it, or a text. Raises
+    `ConfigError` for what begins like JSON and is not."""
+    if (word := cell.strip()) in ("True", "TRUE", "False", "FALSE"):
+        return word.upper() == "TRUE"
+    value = _json_or_text(cell, where)
+    if isinstance(value, str) and word.startswith(("{", "[")):
+        raise ConfigError(
+            f"{where}: {column} is {_shown(cell)}, which begins like JSON and is not; write for example "
+            '{"key": "value"} (Python\'s json.dumps does), or a text in quotes: "[sic] late"'
+        )
     return value
 
 

@@ -16,6 +16,9 @@ from ..records import Fact, Failure, Rollout, User, UserTurn
 # The facts that a message asks a user for, by its words alone.
 
 _SENTENCE = re.compile(r"[^.?!\n]*(?:[.](?=\S)[^.?!\n]*)*[.?!\n]*")
+_ITEM = re.compile(r"[ \t]*(?:[-*\u2022]|\d{1,3}[.)])[ \t]+(?P<text>\S.*)")
+_OPENS_A_LIST = re.compile(r"(?P<line>.*)(?P<mark>[:?])[*_ \t]*")
+_INNER_END = re.compile(r"[.?!]+(?=\s|\Z)")
 _WORD = re.compile(r"[^\W_]+(?:'[a-z]+)?")
 _ASKING = re.compile(
     r"\?"
@@ -63,8 +66,26 @@ def words(text: str) -> list[str]:
 
 
 def sentences(text: str) -> list[str]:
-    """The sentences of a text, with the mark that ends each."""
-    return [found.strip() for found in _SENTENCE.findall(text) if found.strip()]
+    """The sentences of a text, with the mark that ends each. A list after `:` or `?` belongs to the sentence above."""
+    return [found.strip() for found in _SENTENCE.findall(_lists_joined(text)) if found.strip()]
+
+
+def _lists_joined(text: str) -> str:
+    """The text with each list in the line above it: of a line "Tell me:" and the items "- The city" and "- The day" it
+    makes "Tell me: The city, The day."."""
+    lines: list[str] = []
+    items: list[str] = []
+    for line in [*filter(str.strip, text.split("\n")), ""]:
+        item = _ITEM.fullmatch(line)
+        opens = _OPENS_A_LIST.fullmatch(lines[-1]) if lines and not _ITEM.fullmatch(lines[-1]) else None
+        if item and opens:
+            items.append(_INNER_END.sub(",", item["text"]).rstrip(", "))
+            continue
+        if items and opens:
+            lines[-1] = f"{opens['line']}: {', '.join(items)}{'?' if opens['mark'] == '?' else '.'}"
+            items = []
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def is_closing(sentence: str) -> bool:

@@ -201,7 +201,9 @@ class answer_number(ReadyMade):
         value, target = (one.number, wanted.number) if bare else (one.amount, wanted.amount)
         if value is None or target is None or (not bare and one.dimension != wanted.dimension):
             return False
-        allowed = max(Decimal(repr(self.within)) * wanted.factor, Decimal(repr(self.relative)) * abs(target))
+        # In base units 0 °C is 273.15: the share is one of the number as written.
+        size = abs(target) if bare or wanted.number is None else abs(wanted.number) * wanted.factor
+        allowed = max(Decimal(repr(self.within)) * wanted.factor, Decimal(repr(self.relative)) * size)
         return abs(value - target) <= allowed + _SLACK * max(abs(target), Decimal(1))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -264,12 +265,13 @@ def fits(pattern: Any, value: Any, where: str) -> bool:
     """Whether `value` fits `pattern`, which is an equal JSON value, the same time in ISO 8601, or an object with one
     `$` key: `docs/verifiers.md` lists them. A regular expression has half a second.
 
-    Lists and objects may hold patterns. Raises `VerifierError` for any other `$` key.
+    Lists and objects may hold patterns. Raises `VerifierError` for what was meant as a pattern and is none.
     """
     if isinstance(pattern, _Alike):
         return value is not ABSENT and (fits(pattern.value, value, where) or _written_alike(pattern.value, value))
-    if isinstance(pattern, Mapping) and any(str(key).startswith("$") for key in pattern):
-        return _special(pattern, value, where)
+    if (kind := pattern_key(pattern)) is not None:
+        return _KINDS[kind].fit(pattern[kind], value, where, pattern)
+    _refuse_mistyped(pattern, where)
     if value is ABSENT:
         return pattern is None
     if isinstance(pattern, Mapping):
@@ -297,18 +299,20 @@ def all_fit(patterns: Mapping[str, Any], values: Mapping[str, Any], where: str) 
     return named and {name for name, value in values.items() if value is not None} <= set(patterns)
 
 
-def _special(pattern: Mapping[str, Any], value: Any, where: str) -> bool:
-    name = next(str(key) for key in pattern if str(key).startswith("$"))
-    allowed = {name, "within"} if name == "$near" else {name}
-    if name not in _KINDS or set(pattern) - allowed:
-        raise VerifierError(
-            f"{where} holds {shortened(pattern)}; a pattern has one of the keys {', '.join(_KINDS)} and no other "
-            "($near takes `within`)"
-        )
-    kind = _KINDS[name]
-    if not kind.takes(pattern[name], pattern):
-        raise VerifierError(f"{where} holds {shortened(pattern)}; {kind.form}")
-    return kind.fit(pattern[name], value, where, pattern)
+def _refuse_mistyped(value: Any, where: str) -> None:
+    """Raises `VerifierError` for what was meant as a pattern and is none. APIs have keys of their own with a `$`:
+    `{"$set": {"status": "open"}}` and `{"$gt": 1}` are values like others."""
+    for name, argument in value.items() if isinstance(value, Mapping) else ():
+        if not isinstance(name, str) or not name.startswith("$") or isinstance(argument, Mapping):
+            continue
+        kind = _KINDS.get(name)
+        if kind is not None and not kind.takes(argument, value):
+            raise VerifierError(f"{where} holds {shortened(value)}; {kind.form}")
+        if kind is not None or difflib.get_close_matches(name, _KINDS, n=1, cutoff=0.85):
+            raise VerifierError(
+                f"{where} holds {shortened(value)}; a pattern has one of the keys {', '.join(_KINDS)} and no other "
+                "($near takes `within`)"
+            )
 
 
 def _near(gold: Any, value: Any, _where: str, pattern: Mapping[str, Any]) -> bool:

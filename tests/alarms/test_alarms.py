@@ -54,7 +54,7 @@ def test_figures_golden_values():
     assert (step.reward, step.rollouts, step.length) == (0.2, 10, 20)
     assert step.diversity == 0.5  # "same" and four others, of ten expected answers
     assert (step.cut_off, step.called) == (0, 1)
-    assert step.scores["t0"] == [1.0] and step.scores["t9"] == [0.0]
+    assert (step.scores["t0"], step.scores["t9"]) == ([1.0], [0.0])
 
 
 def test_one_last_word_after_different_calls_is_quiet_where_tasks_expect_no_answer():

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import anyio
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, computed_field
 
 import mcp_bridge
 from mcp_bridge import CallTimeout, SourceError, ToolFailure, ToolResult
@@ -199,6 +199,89 @@ async def test_return_values_become_text(value: Any, text: str, structured: Any)
     async with mcp_bridge.connect(give) as toolset:
         result = await toolset.call("give", {})
         assert (result.text, result.structured) == (text, structured)
+
+
+class Share(BaseModel):
+    total: float
+    parcels: int
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def mean(self) -> float:
+        return self.total / self.parcels
+
+
+def share(parcels: int) -> Share:
+    return Share(total=3, parcels=parcels)
+
+
+def rows(parcels: int) -> Any:
+    for _ in range(2):
+        yield {"mean": 3 / parcels}
+
+
+@pytest.mark.parametrize("function", [share, rows])
+async def test_what_a_result_raises_while_it_becomes_text_is_readable(function: Any) -> None:
+    async with mcp_bridge.connect(function) as toolset:
+        failed = await toolset.call(function.__name__, {"parcels": 0})
+        assert (failed.error_kind, "ZeroDivisionError" in failed.text) == ("tool_error", True)
+        assert not (await toolset.call(function.__name__, {"parcels": 3})).is_error
+
+
+async def test_a_generator_runs_in_a_worker_thread() -> None:
+    def where() -> Any:
+        yield threading.current_thread() is threading.main_thread()
+
+    async with mcp_bridge.connect(where) as toolset:
+        assert (await toolset.call("where", {})).structured == [False]
+
+
+async def test_the_error_in_a_group_counts_and_of_several_a_failure_of_the_tool() -> None:
+    async def look_up(order: int) -> None:
+        async def fail(error: Exception) -> None:
+            raise error
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(fail, ValueError("order 7 is not open"))
+            if order == 8:
+                group.start_soon(fail, ToolFailure("the database is down"))
+
+    async with mcp_bridge.connect(look_up) as toolset:
+        read = await toolset.call("look_up", {"order": 7})
+        assert (read.error_kind, read.text) == ("tool_error", "ValueError: order 7 is not open")
+        with pytest.raises(ToolFailure, match="the database is down"):
+            await toolset.call("look_up", {"order": 8})
+
+
+async def test_fields_as_defaults_are_those_of_the_schema() -> None:
+    def find(
+        city: str = Field(description="Where."),
+        most: int = Field(default=5, ge=1),
+        kinds: list[str] = Field(default_factory=list),  # noqa: B008 - people write so
+    ) -> Any:
+        return [city, most, kinds]
+
+    def paged(page: Annotated[int, Field(default=2)]) -> int:
+        return page
+
+    async with mcp_bridge.connect([find, paged]) as toolset:
+        schema = toolset.tools[0].input_schema
+        assert schema["properties"]["city"] == {"type": "string", "description": "Where."}
+        assert schema["properties"]["most"] == {"type": "integer", "default": 5, "minimum": 1}
+        assert "city" in schema["required"]
+        assert (await toolset.call("paged", {})).structured == 2
+        assert (await toolset.call("find", {})).error_kind == "invalid_arguments"
+        assert (await toolset.call("find", {"city": "Graz"})).structured == ["Graz", 5, []]
+        assert (await toolset.call("find", {"city": "Graz", "most": 0})).error_kind == "invalid_arguments"
+
+
+async def test_a_default_of_none_may_be_given() -> None:
+    def find(city: str, most: int = None) -> str:  # type: ignore[assignment]  # noqa: RUF013 - people write so
+        return f"{city} {most}"
+
+    async with mcp_bridge.connect(find) as toolset:
+        assert (await toolset.call("find", {"city": "Graz", "most": None})).text == "Graz None"
+        assert (await toolset.call("find", {"city": "Graz", "most": "x"})).error_kind == "invalid_arguments"
 
 
 async def test_a_return_value_without_a_json_form_is_a_failure_of_the_tool() -> None:

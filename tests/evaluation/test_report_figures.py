@@ -148,7 +148,8 @@ def test_a_condition_whose_rollouts_nearly_all_broke_is_not_the_best() -> None:
 def test_a_mean_score_is_cut_where_scales_end_and_not_where_scores_were_seen() -> None:
     seldom = build_report({"a": [make_rollout(f"t{n}", 10.0 if n == 0 else 3.0) for n in range(20)]})
     score = seldom.conditions["a"].score
-    assert score is not None and score.low < 3.0 < score.estimate < score.high
+    assert score is not None
+    assert score.low < 3.0 < score.estimate < score.high
     costly = build_report(
         {
             "abstains": [make_rollout(f"t{n}", 0.0) for n in range(5)],
@@ -156,7 +157,8 @@ def test_a_mean_score_is_cut_where_scales_end_and_not_where_scores_were_seen() -
         }
     )
     never = costly.conditions["abstains"].score
-    assert never is not None and never.low < 0 < never.high <= 1
+    assert never is not None
+    assert never.low < 0 < never.high <= 1
 
 
 def test_the_best_condition_has_the_most_success_then_the_higher_score_then_came_first() -> None:

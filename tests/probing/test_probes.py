@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from planted_verifiers import ACTING, READING, Shop
 
 import sdk
-from mcp_bridge import Tool
+from mcp_bridge import Tool, behaves
 from sandboxes.helpdesk import Helpdesk, tasks
 from sandboxes.objects import ObjectTwin
 from sdk.probing.probes import ATTACKS, GOLD, PROBES, Scene, fitting, values_in
@@ -173,6 +173,32 @@ class Register:
     def finish(self, answer: str) -> str:
         """Give the final answer."""
         return f"taken: {answer}"
+
+
+STATES = ("shipped", "open", "lost", "paid")
+
+
+def paid_for_any_state(rollout: sdk.Rollout) -> bool:
+    looked_up = [record.call.arguments for record in rollout.calls]
+    return {"order": rollout.task.id} in looked_up and rollout.answer in STATES
+
+
+def test_wrong_answers_are_holes_of_tools_that_only_read_and_tell_no_state() -> None:
+    def status(order: str) -> str:
+        """The state of an order."""
+        return STATES[int(order[1:])]
+
+    tasks = [
+        sdk.Task(
+            id=f"o{number}",
+            prompt=f"What is the state of order o{number}?",
+            expected={"answer": state, "calls": [{"name": "status", "arguments": {"order": f"o{number}"}}]},
+        )
+        for number, state in enumerate(STATES)
+    ]
+    reads = sdk.certify(behaves(read_only=True)(status), tasks, paid_for_any_state)
+    assert "wrong_answer" in reads.holes
+    assert "not judged" not in str(reads)
 
 
 def test_answers_are_given_through_the_final_tool_where_one_is_named() -> None:

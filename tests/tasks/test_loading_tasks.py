@@ -99,6 +99,25 @@ def test_csv_of_a_spreadsheet_is_read_with_its_separator_and_without_emptied_row
     ]
 
 
+def test_booleans_of_python_and_of_spreadsheets_are_booleans(tmp_path):
+    path = tmp_path / "tasks.csv"
+    path.write_text(
+        "prompt,expected.answer,tags.seen\nPaid 1?,True,True\nPaid 2?,FALSE,no\nPaid 3?,true,no\nSay it.,True?,no\n"
+    )
+    tasks = load_tasks(path)
+    assert [task.expected["answer"] for task in tasks] == [True, False, True, "True?"]
+    assert tasks[0].tags["seen"] == "True"
+
+
+@pytest.mark.parametrize("cell", ["{'answer': 7}", '"{""answer"": 7"', "\"['a', 'b']\""])
+@pytest.mark.parametrize("column", ["expected", "expected.answer", "setup.orders"])
+def test_a_csv_cell_that_begins_like_json_and_is_not_is_no_text(tmp_path, column, cell):
+    path = tmp_path / "tasks.csv"
+    path.write_text(f"prompt,{column}\nHow many?,{cell}\n")
+    with pytest.raises(ConfigError, match=f"line 2: {column} is .* begins like JSON and is not"):
+        load_tasks(path)
+
+
 def test_a_csv_cell_that_is_a_name_with_an_e_is_no_number(tmp_path):
     path = tmp_path / "tasks.csv"
     path.write_text("prompt,expected.answer\nWhich lot?,12E4\nHow many?,1.2e+05\nHow much?,1200.5\n", encoding="utf-8")

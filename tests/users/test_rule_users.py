@@ -255,6 +255,29 @@ def lambda_tool() -> str:
     return ""
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("Please provide the following:\n1. Order ID\n2. Reason for cancellation", ["order_id", "reason"]),
+        ("I can help with that! Please tell me:\n\n- Your order ID", ["order_id"]),
+        ("Could you please share the following:\n\n* **Order ID:**\n", ["order_id"]),
+        ("Could you share these details?\n- **Order ID.** It is in the mail.\n- Reason", ["order_id", "reason"]),
+        ("Is this right?\n- Order ID: 2342", []),
+        ("I found:\n- Order ID\n- Reason", []),
+    ],
+)
+def test_a_list_belongs_to_the_question_above_it(message: str, told: list[str]) -> None:
+    facts = {"order_id": Fact(value="2342"), "reason": Fact(value="It came too late.")}
+    assert asked_facts(facts, message) == told
+
+
+async def test_a_user_that_has_nothing_more_to_say_ends_the_talk_at_its_last_turn_too() -> None:
+    user = User(scenario=CANCEL, facts={"order id": "2342"}, max_turns=1)
+    rollout = await talk(user, ["What is the order id?", "Order 2342 is cancelled."])
+    assert (rollout.stop_reason, rollout.answer) == ("answered", "Order 2342 is cancelled.")
+    assert [(turn.said, turn.ended) for turn in rollout.user_turns] == [("The order id is 2342.", False), ("", True)]
+
+
 async def test_a_user_says_no_more_than_its_turns_allow() -> None:
     user = User(scenario=CANCEL, facts={"order id": "2342", "reason": "late"}, max_turns=1)
     rollout = await talk(user, ["What is the order id?", "What is the reason?", "Fine."])

@@ -115,6 +115,11 @@ async def test_a_number_may_have_a_sign_in_words_and_an_estimate_or_a_percentage
         assert await score(verifier, answer, gold, prompt=prompt) == 1, answer
 
 
+async def test_a_share_of_a_temperature_is_one_of_its_number():
+    for answer, right in (("20.1 °C", 1), ("19.8 °C", 1), ("22 °C", 0), ("0 °C", 0), ("293.25 K", 1)):
+        assert await score(answer_number(relative=0.01), answer, "20 °C") == right, answer
+
+
 async def test_a_tolerance_takes_estimates():
     assert await score(answer_number(relative=0.1), "about 12.5 kg", "12 kg") == 1
     assert await score(answer_number(within=1), "~12.5 kg", "12 kg") == 1

@@ -20,9 +20,10 @@ from ..errors import ConfigError, ModelError
 from ..evaluation.report import Report
 from ..evidence.saved_weights import files_digest
 from ..policies.models.saving import fresh_folder, open_to_readers
+from ..policies.vllm.in_server import IN_SERVER
 from ..policies.vllm.server_command import FOR_CPUS, ON_GPUS, VllmBuild
 from ..records import PROMPT_NAMES
-from ..serving.vllm_server import ServedModel, as_typed, vllm_arguments
+from ..serving.vllm_server import KEY_FOR_ALL, ServedModel, as_typed, vllm_arguments
 from ..traces import RunFolder
 from ..traces.atomic_files import file_sha256
 from .gguf_file import write_gguf
@@ -30,6 +31,11 @@ from .gguf_file import write_gguf
 IMAGE = "vllm/vllm-openai:v0.32.0"
 """The release that toolbake is tested with."""
 PORT = 8000
+_DRAIN_S = 30
+"""Seconds that requests in flight have when a container is told to end; vLLM aborts them at once by default."""
+_UNROUTED_S = 10
+"""Seconds until a cluster's nodes send a pod that ends no further requests."""
+KEY_FILE = "toolbake_key.py"
 
 
 def vllm_line(model: ServedModel, *, build: VllmBuild = ON_GPUS) -> str:
@@ -38,18 +44,22 @@ def vllm_line(model: ServedModel, *, build: VllmBuild = ON_GPUS) -> str:
 
 
 def serve_script(model: ServedModel) -> str:
+    line = f"{vllm_line(model)} {shlex.join(KEY_FOR_ALL)}"
     return f"""#!/bin/sh
-cd "$(dirname "$0")" && exec {vllm_line(model)} "$@"
+cd "$(dirname "$0")" && PYTHONPATH="$PWD${{PYTHONPATH:+:$PYTHONPATH}}" exec {line} "$@"
 """
 
 
 def _in_container(model: ServedModel) -> list[str]:
-    return as_typed(vllm_arguments(model, "/model", host="0.0.0.0", port=PORT, build=ON_GPUS))
+    words = as_typed(vllm_arguments(model, "/model", host="0.0.0.0", port=PORT, build=ON_GPUS))
+    return [*words, "--shutdown-timeout", str(_DRAIN_S), *KEY_FOR_ALL]
 
 
 def dockerfile(model: ServedModel) -> str:
     return f"""FROM {IMAGE}
 COPY model /model
+COPY {KEY_FILE} /toolbake/
+ENV PYTHONPATH=/toolbake
 # Clients must send the key in the variable VLLM_API_KEY; without one, vLLM asks for none.
 ENTRYPOINT {json.dumps(_in_container(model))}
 EXPOSE {PORT}
@@ -65,10 +75,12 @@ def compose(model: ServedModel) -> str:
     entrypoint: {json.dumps(words, ensure_ascii=False)}
     environment:
       VLLM_API_KEY: ${{VLLM_API_KEY:?set it to the key that clients send}}
-    volumes: ["./model:/model:ro"]
+      PYTHONPATH: /toolbake
+    volumes: ["./model:/model:ro", "./{KEY_FILE}:/toolbake/{KEY_FILE}:ro"]
     ports: ["127.0.0.1:{PORT}:{PORT}"]
     ipc: host
     restart: unless-stopped
+    stop_grace_period: {_DRAIN_S + 15}s
     healthcheck:
       test: ["CMD", "curl", "--fail", "--silent", "http://127.0.0.1:{PORT}/health"]
       start_period: 15m
@@ -88,6 +100,8 @@ spec:
   template:
     metadata: {{labels: {{app: "{name}"}}}}
     spec:
+      enableServiceLinks: false  # a Service named "vllm" would set VLLM_PORT, which vLLM reads
+      terminationGracePeriodSeconds: {_UNROUTED_S + _DRAIN_S + 20}
       containers:
         - name: vllm
           image: REGISTRY/{name}  # made of the Dockerfile beside this file
@@ -95,6 +109,7 @@ spec:
             - name: VLLM_API_KEY
               valueFrom: {{secretKeyRef: {{name: "{name}", key: api-key}}}}
           ports: [{{containerPort: {PORT}}}]
+          lifecycle: {{preStop: {{exec: {{command: [sleep, "{_UNROUTED_S}"]}}}}}}  # as requests still come
           resources: {{limits: {{nvidia.com/gpu: 1}}}}
           startupProbe: {{{health}, periodSeconds: 10, failureThreshold: 90}}
           readinessProbe: {{{health}, periodSeconds: 5}}
@@ -141,7 +156,8 @@ Otherwise answer the user.{{{{ end }}}}<|im_end|>
 
 
 _STARTS = {
-    "vllm": "`sh serve.sh` starts vLLM on this machine. Further options of vLLM may follow, such as `--api-key`.",
+    "vllm": "`sh serve.sh` starts vLLM on this machine; with a key in `VLLM_API_KEY`, clients must send it. Further "
+    "options of vLLM may follow.",
     "docker": f"""```bash
 docker build -t NAME .
 docker run --gpus all --ipc host -e VLLM_API_KEY -p 127.0.0.1:{PORT}:{PORT} NAME
@@ -229,6 +245,8 @@ def readme(
         f"```bash\n{vllm_line(model)}\n```",
         f"On a CPU, with the build for CPUs:\n\n```bash\n{vllm_line(model, build=FOR_CPUS)}\n```",
         "vLLM before 0.10 does not know `--exclude-tools-when-tool-choice-none`: leave it out there.",
+        f"vLLM asks for its key at `/v1` alone, and other paths give the same answers. `{KEY_FILE}`, which the files "
+        f"here load by `{shlex.join(KEY_FOR_ALL)}`, asks for it everywhere but at `/health` and `/metrics`.",
         "## Check a server",
         "The tasks and the verifier of the training, asked at the server. Where the tasks have a `split`, add "
         "`--split heldout`.",
@@ -449,6 +467,7 @@ def _write(made: Path, source: Path, model: ServedModel, kinds: Sequence[str]) -
     for name, text in texts.items():
         (made / name).write_text(text)
     if wanted & WITH_MODEL:
+        shutil.copyfile(IN_SERVER / KEY_FILE, made / KEY_FILE)
         (made / "model").mkdir()
         copy_portable(source, made / "model")
     if wanted & WITH_GGUF:

@@ -461,7 +461,8 @@ def _size_of(schema: Any) -> tuple[int, float, int, int]:
                 digits = Decimal(str(step)).normalize().as_tuple().digits  # none of NaN
                 remainders = max(remainders, int("0" + "".join(map(str, digits))))
             counts = (part.get("minItems"), part.get("maxItems"))
-            items += sum(count for count in counts if isinstance(count, int | float) and count > 0)
+            counted = [count for count in counts if isinstance(count, int | float) and count > 0]
+            items += sum(min(count, 1e300) for count in counted)  # a whole number may be beyond a float
             found = {part[key] for key in ("$ref", "$dynamicRef") if isinstance(part.get(key), str)}
             references |= found
             combined |= "allOf" in part or bool(found and {"pattern", "properties"} & part.keys())

@@ -10,7 +10,9 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +35,8 @@ _POLL_S = 0.2
 _LOOK_S = 0.5
 _TELL_S = 15.0
 _SHOWN_LINES = 12
+_LONGEST_LOG = 10_000_000
+_COPIED_S = 2.0
 _SEGMENT = re.compile(r"/dev/shm/psm_\w+$", re.MULTILINE)
 
 
@@ -40,12 +44,20 @@ class ServerProcess:
     """One server. It is started again by making another; the port and the log file may be the same."""
 
     def __init__(
-        self, name: str, command: Sequence[str], *, url: str, log: Path | None, environment: Mapping[str, str]
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        url: str,
+        log: Path | None,
+        environment: Mapping[str, str],
+        shows_log: bool = False,
     ) -> None:
         """Start it, without waiting.
 
         `url`: where the command lets it listen. `log`: None for a temporary file, which `stop` removes unless a text of
-        `last_words` has named it. `environment`: what it has beside ours. Raises `PolicyFailure` where it cannot be
+        `last_words` has named it. `shows_log`: our standard error gets it, too, and the file begins anew where it is
+        long. `environment`: what it has beside ours. Raises `PolicyFailure` where it cannot be
         started.
         """
         self._log_goes, self._stopped = log is None, False
@@ -63,7 +75,7 @@ class ServerProcess:
                 self._popen = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,
-                    stdout=output,
+                    stdout=subprocess.PIPE if shows_log else output,
                     stderr=subprocess.STDOUT,
                     env=_environment(environment),
                     start_new_session=True,
@@ -73,6 +85,22 @@ class ServerProcess:
                     log.unlink()
                 raise PolicyFailure(f"{name} cannot be started with {command[0]!r}: {error}") from error
         watchdog.watch(self._popen.pid)
+        self._copying = threading.Thread(target=self._copy, name=f"log of {name}", daemon=True) if shows_log else None
+        if self._copying is not None:
+            self._copying.start()
+
+    def _copy(self) -> None:
+        assert self._popen.stdout is not None
+        with self._popen.stdout as pipe, self.log.open("ab") as kept:
+            for line in pipe:
+                with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                    sys.stderr.write(line.decode(errors="replace"))
+                    sys.stderr.flush()
+                if kept.tell() > _LONGEST_LOG:
+                    kept.truncate(0)
+                    self._log_start = 0
+                kept.write(line)
+                kept.flush()
 
     @property
     def pid(self) -> int:
@@ -106,6 +134,8 @@ class ServerProcess:
     def last_words(self) -> str:
         """The end of what it wrote, and where the rest is, which from now on stays there."""
         self._log_goes = False
+        if self._copying is not None and self.ended is not None:
+            self._copying.join(_COPIED_S)
         with self.log.open("rb") as file:
             file.seek(self._log_start)
             lines = file.read().decode(errors="replace").rstrip().splitlines()
@@ -131,6 +161,8 @@ class ServerProcess:
                 break
         for segment in segments:  # a process that is killed leaves them
             segment.unlink(missing_ok=True)
+        if self._copying is not None:
+            self._copying.join(_COPIED_S)
         if self._log_goes:
             self.log.unlink(missing_ok=True)
         watchdog.forget(self.pid)

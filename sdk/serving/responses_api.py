@@ -184,6 +184,7 @@ def _messages(items: Any) -> tuple[list[dict[str, Any]], list[str]]:
         raise bad_request(f"input must be a string, or a list of 1 to {MOST_MESSAGES} items", "input")
     messages: list[dict[str, Any]] = []
     places: list[str] = []
+    said: dict[int, list[str]] = {}
     for index, item in enumerate(items):
         at = f"input.{index}"
         new = _message(item, at)
@@ -195,9 +196,14 @@ def _messages(items: Any) -> tuple[list[dict[str, Any]], list[str]]:
             messages.append(new)
             places.append(at)
         elif "tool_calls" in new:
-            last["tool_calls"] = [*last.get("tool_calls", []), *new["tool_calls"]]
+            last.setdefault("tool_calls", []).extend(new["tool_calls"])
+        elif again:
+            said.setdefault(len(messages) - 1, [last["content"]]).append(new["content"])
+            last.update({**new, "content": last["content"]})
         else:
-            last.update({**new, "content": last["content"] + new["content"]} if again else new)
+            last.update(new)
+    for index, texts in said.items():
+        messages[index]["content"] = "".join(texts)
     return messages, places
 
 
@@ -207,7 +213,13 @@ def _message(item: Any, at: str) -> dict[str, Any]:
         raise bad_request(f"{at} is no object; send items, or input as one string", at)
     kind = item.get("type", "message")
     if kind == "message":
-        left = {name: value for name, value in item.items() if name not in ("type", "phase")}
+        left = {name: value for name, value in item.items() if name not in ("type", "phase", "tool_calls")}
+        if not adds_nothing(item.get("tool_calls"), item):
+            raise bad_request(
+                f"{at}.tool_calls is not supported for items of type message; send each call as an item of type "
+                "function_call",
+                f"{at}.tool_calls",
+            )
         return {**left, "content": _text(item.get("content"), f"{at}.content")}
     if not isinstance(kind, str) or kind not in _READ_FIELDS:
         raise bad_request(

@@ -337,14 +337,18 @@ def served_name(model_dir: str | os.PathLike[str] | None, loaded_name: str) -> s
 REQUEST_S = 60.0
 """How long a client may take to send all of a request, in seconds, from its connection or its first byte on. Clients
 that send nothing, or a byte now and then, would hold connections until there are none left, before a key is asked."""
+SEND_S = 60.0
+"""How long a client may read nothing of an answer for which the connection has no room left, in seconds."""
 _INCOMPLETE = ("IDLE", "SEND_BODY")
 """What h11 calls a client that has not sent all of its request."""
 
 
 class TimedConnection(H11Protocol):
-    """uvicorn's HTTP/1.1, which ends a connection whose request does not come to its end in time."""
+    """uvicorn's HTTP/1.1, which ends a connection whose request does not come to its end in time, or whose client does
+    not read its answer: it would keep its place, its tokens and the model of before a reload."""
 
     _timer: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -357,6 +361,20 @@ class TimedConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop()
+        self._is_read()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self._unread or self.loop.call_later(SEND_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._is_read()
+
+    def _is_read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _look(self) -> None:
         if self.conn.their_state.__name__ not in _INCOMPLETE:

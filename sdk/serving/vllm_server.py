@@ -24,6 +24,7 @@ from ..policies.rendering import make_renderer
 from ..policies.rendering.renderer import ASK, PROBE_TOOL
 from ..policies.server_process import ServerProcess, wait_until_ready
 from ..policies.tool_prompt import shown_by_default
+from ..policies.vllm.in_server import IN_SERVER
 from ..policies.vllm.server_command import ON_GPUS, VllmBuild, find_vllm
 from ..policies.vllm.vllm_options import Dtype
 from ..progress import Progress, Silent
@@ -149,6 +150,10 @@ def vllm_arguments(
     return [*arguments, *build.computing_in(dtype)]
 
 
+KEY_FOR_ALL = ("--middleware", "toolbake_key.Key")
+"""vLLM's own check of the key covers `/v1` alone. `IN_SERVER` has the file."""
+
+
 def as_typed(arguments: Sequence[str]) -> list[str]:
     """The command of `vllm_arguments` as one types it in an environment with vLLM."""
     serve = ON_GPUS.program
@@ -267,14 +272,15 @@ def serve_with_vllm(
     arguments: tuple[str, ...] = (),
     drain_seconds: float = DRAIN_S,
     progress: Progress | None = None,
+    shows_log: bool = False,
 ) -> VllmServer:
     """Start vLLM with a model, as `sdk.serve` serves it, and wait until it answers.
 
     The arguments are those of `sdk.serve`. `call_parser`: vLLM's parser of the model's calls, where toolbake does not
     know it. `arguments`: further ones of `vllm serve`, such as `--tensor-parallel-size=2`; not those that say where it
     listens and who may ask, which are arguments here. `drain_seconds`: how long requests in flight may take when the
-    server closes. The environment with vLLM is the one that `TOOLBAKE_VLLM_PYTHON`
-    names, else this one.
+    server closes. `shows_log`: standard error gets vLLM's log, which is else a temporary file. The environment with
+    vLLM is the one that `TOOLBAKE_VLLM_PYTHON` names, else this one.
 
     Raises `ConfigError` without vLLM, for an address that cannot be used, and for a tool prompt other than `full`, the
     only one that vLLM has; `ModelError` for a model that cannot be loaded; `PolicyFailure` where vLLM does not start.
@@ -319,14 +325,16 @@ def serve_with_vllm(
         *vllm_arguments(model, model.source, host=host, port=port, build=build, dtype=dtype, defaults=defaults),
         "--enable-request-id-headers",
         *("--shutdown-timeout", str(math.ceil(drain_seconds))),
+        *KEY_FOR_ALL,
         *(() if fingerprint is None else ("--fingerprint-mode", "custom", "--fingerprint-value", fingerprint)),
         *arguments,
     ]
-    environment = {"VLLM_API_KEY": api_key} if api_key is not None else {}
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, (str(IN_SERVER), os.environ.get("PYTHONPATH"))))}
+    environment |= {"VLLM_API_KEY": api_key} if api_key is not None else {}
     if not Path(model.source).is_dir():
         environment |= {name: os.environ[name] for name in _HUB_TOKENS if name in os.environ}
     started = [build.python, "-m", *command]
-    process = ServerProcess("vLLM", started, url=url, log=None, environment=environment)
+    process = ServerProcess("vLLM", started, url=url, log=None, environment=environment, shows_log=shows_log)
     try:
         anyio.run(wait_until_ready, [process], _START_S, progress or Silent())
     except BaseException:

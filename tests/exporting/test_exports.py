@@ -82,8 +82,17 @@ def test_every_kind_starts_vllm_with_the_settings_of_the_measurement(model: Path
     script = words_of((folder / "serve.sh").read_text().splitlines()[1])
     script = script[script.index("vllm") : -1]
     assert [word for word in script if word not in ("127.0.0.1", "model")] == [
-        word for word in started if word not in ("0.0.0.0", "/model")
+        word for word in started if word not in ("0.0.0.0", "/model", "--shutdown-timeout", "30")
     ]
+    assert value_of(started, "--middleware") == "toolbake_key.Key"
+    assert (folder / "toolbake_key.py").is_file()
+    assert "COPY toolbake_key.py /toolbake/" in (folder / "Dockerfile").read_text()
+    assert "./toolbake_key.py:/toolbake/toolbake_key.py:ro" in composed["volumes"]
+    assert composed["stop_grace_period"] == "45s"
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["enableServiceLinks"] is False
+    waited = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > waited + int(value_of(started, "--shutdown-timeout"))
     assert value_of(started, "--max-model-len") == "512"
     assert value_of(started, "--tool-call-parser") == "hermes"
     assert value_of(started, "--served-model-name") == "desk"

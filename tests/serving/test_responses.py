@@ -230,6 +230,18 @@ def test_what_is_not_supported_is_refused_by_its_name(client, fields, param, mes
     assert caught.value.param == param
 
 
+def test_a_message_of_a_chat_answer_is_read_and_calls_in_it_are_not_lost_in_silence(client):
+    said = openai.types.chat.ChatCompletionMessage(role="assistant", content="hello").model_dump()
+    asked = {"role": "user", "content": "And now?"}
+    assert ask(client, input=[asked, said, said, asked]).status == "completed"
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
+    call = {"id": "c", "type": "function", "function": {"name": "g", "arguments": "{}"}}
+    for calls in ([call], 5):
+        with pytest.raises(openai.BadRequestError, match=r"input\.2\.tool_calls .*function_call") as refused:
+            ask(client, input=[asked, thought, {**said, "tool_calls": calls}])
+        assert refused.value.param == "input.2.tool_calls"
+
+
 def test_what_asks_for_nothing_is_accepted(client):
     response = ask(
         client,

@@ -103,6 +103,17 @@ def test_the_log_goes_with_a_server_that_is_stopped(tiny_model_folder: Path, vll
         assert logs() == []
 
 
+def test_the_command_shows_the_log_and_keeps_no_more_of_it_than_its_end(
+    tiny_model_folder: Path, vllm: Vllm, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sdk.policies.server_process._LONGEST_LOG", 1000)
+    vllm(first="print('a line of the log\\n' * 1000, flush=True); sys.exit(3)")
+    told = CliRunner().invoke(app, ["serve", str(tiny_model_folder), "--engine", "vllm", "--port", "0"])
+    assert told.stderr.count("a line of the log") > 1000  # and at the end once more
+    (log,) = logs()
+    assert log.stat().st_size < 1100
+
+
 def test_vllm_is_told_the_number_format(tiny_model_folder: Path, vllm: Vllm) -> None:
     vllm()
     with serve_with_vllm(tiny_model_folder, port=0, dtype="bfloat16") as server:

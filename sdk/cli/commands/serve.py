@@ -175,7 +175,7 @@ def serve(
         if idle:
             raise ConfigError(f"{idle[0]} does nothing for vLLM; take it out, or add --engine embedded")
         start, how["call_parser"], how["progress"] = serve_with_vllm, call_parser, progress
-        how["arguments"] = tuple(vllm_arg or ())
+        how["arguments"], how["shows_log"] = tuple(vllm_arg or ()), True
     elif of_vllm := [
         option
         for option, value in (("--tool-call-parser", call_parser), ("--vllm-arg", vllm_arg or None))

@@ -241,19 +241,24 @@ class Rows:
             if len(ready) == self.room:
                 break
             if len(request.prompt) > self.piece:
-                if any(self._awaits(request.prompt, other) for other in long):
+                known = self._known(request.prompt) if long else 0
+                if any(self._awaits(request.prompt, other, known) for other in long):
                     continue
                 long.append(request.prompt)
             ready.append(request)
         return self.memory.fitting(ready, self._busy_rows(), self.prefixes)
 
-    def _awaits(self, prompt: list[int], other: list[int]) -> bool:
-        """Whether something of the long beginning that both have in common is not computed."""
-        if prompt == other or (shared := common_length(prompt, other)) <= self.piece:
-            return False
+    def _known(self, prompt: list[int]) -> int:
+        """How many tokens of its beginning are computed somewhere."""
         stored = [*(row.tokens for row in self.rows), *(prefix.tokens for prefix in self.prefixes)]
-        known = max((common_length(tokens, prompt) for tokens in stored), default=0)
-        return known < min(shared, len(prompt) - 1)
+        return max((common_length(tokens, prompt) for tokens in stored), default=0)
+
+    def _awaits(self, prompt: list[int], other: list[int], known: int) -> bool:
+        """Whether something of the long beginning that both have in common is not computed."""
+        if known >= len(prompt) - 1 or prompt == other:
+            return False
+        shared = common_length(prompt, other)
+        return shared > self.piece and known < shared
 
     def make_way(self, coming: Sequence[Request]) -> None:
         """Where each row takes as much as the longest, conversations that pause go before others get rows."""

@@ -27,6 +27,7 @@ import httpx
 from ...errors import ConfigError, PolicyFailure
 from ..models.saving import fresh_folder
 from .control import call, exchanged, held_version, new_name, unwell
+from .in_server import IN_SERVER
 from .vllm_options import VllmOptions
 
 _WEIGHTS_FILE = "model.safetensors"
@@ -313,7 +314,7 @@ class TransferSettings(NamedTuple):
         if backend == "shared_memory":
             extension = ("--worker-extension-cls", "toolbake_weights.Extension")
             sent = ("--weight-transfer-config", json.dumps({"backend": "toolbake"}))
-            return cls((*extension, *sent), {"PYTHONPATH": str(PLUGIN_FOLDER)})
+            return cls((*extension, *sent), {"PYTHONPATH": str(IN_SERVER)})
         # Handles of CUDA IPC come as pickles: only from us, since the servers that we start listen on this machine.
         environment = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if backend == "ipc" else {}
         return cls(("--weight-transfer-config", json.dumps({"backend": backend})), environment)
@@ -446,10 +447,6 @@ def _in_thread(work: Callable[[], T], device: str) -> Future[T]:
 
     threading.Thread(target=run, name="vllm-transfer", daemon=True).start()
     return result
-
-
-PLUGIN_FOLDER = Path(__file__).parent / "in_server"
-"""On the `PYTHONPATH` of servers that take weights from shared memory."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -403,6 +403,10 @@ def test_clients_need_the_key_and_nobody_can_change_the_weights(served: Served) 
     for path in ("pause", "update_weight_version", "v1/load_lora_adapter"):
         refused = httpx.post(f"{served.url}/{path}", headers={"Authorization": f"Bearer {KEY}"}, json={}, timeout=None)
         assert refused.status_code == 404, path
+    # Of vLLM's own paths `/invocations` does the same as `/v1`.
+    body = {"model": "model", "messages": ASK, "max_tokens": 2}
+    for path, asked in (("invocations", body), ("tokenize", {"model": "model", "prompt": "a"})):
+        assert httpx.post(f"{served.url}/{path}", json=asked, timeout=None).status_code in (401, 404), path
 
 
 def test_the_readme_of_an_export_has_the_command_line_that_runs(by_vllm: Served, exported: Path) -> None:

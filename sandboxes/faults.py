@@ -353,6 +353,9 @@ class FaultyWorld(WrappedWorld):
             changes, old = self._earlier.get(key, (self._changes, None))
             if old is None or changes == self._changes or chance.random() >= fault.p:
                 return None
+            for other in self._plan.get(key[0], ()):
+                if isinstance(other.fault, RenamedFields):  # all answers of this world have the new names
+                    old = await _spoiled(other, call, old, self._luck)
             return call.note(given, "what the same call returned before", old)
         if chance.random() >= fault.p:
             return None

@@ -702,6 +702,8 @@ class ObjectTwin(Sandbox):
     def _reset(self, seed: int, scenario: str) -> None:
         present = self.present(scenario)
         world = {name: make() for name, make in self._makers.items() if name in present}
+        if self._load is not None:
+            world = self._copy(world)  # makers may give what other worlds have, too
         start = None if self._load is None else self._load(self._given(world), seed, scenario)
         self._begin(world, start or self._start, frozenset(self.hidden(scenario)))
 

@@ -21,10 +21,16 @@ from .alarms import is_canary
 from .connecting import connect
 from .errors import ConfigError, RunFolderError, require_number
 from .evaluation.conditions import is_success, require_threshold
-from .evaluation.evaluation_run import weights_identity
 from .evaluation.measurement import measure
 from .evaluation.report import CONDITIONS
-from .policies.model_source import ModelSource, check_model_source, default_strict, model_label, open_agent
+from .policies.model_source import (
+    ModelSource,
+    check_model_source,
+    default_strict,
+    model_label,
+    open_agent,
+    weights_identity,
+)
 from .policies.tool_prompt import shown_tools
 from .progress import Progress, Silent
 from .records import CUT_OFF, Rollout, Task

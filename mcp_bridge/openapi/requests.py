@@ -519,7 +519,9 @@ def _multipart(name: str, value: Any, encoding: Encoding | None, file_type: str 
     if file_type is None and (wanted is None or wanted.startswith("text/")):
         return [(name, (None, text.encode(), wanted))]
     content, found = _content(text)
-    return [(name, (name, content, wanted or found or file_type))]
+    allowed = [] if wanted is None or encoding is None else (encoding.content_type or "").split(",")
+    kind = found if found in [one.strip() for one in allowed] else wanted or found or file_type
+    return [(name, (name, content, kind))]
 
 
 def _content(text: str) -> tuple[bytes, str | None]:

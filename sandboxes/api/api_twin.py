@@ -274,7 +274,7 @@ class ApiTwin(Sandbox):
 
     def _request(self, tool: OperationTool, arguments: Mapping[str, Any]) -> Request:
         """The request that the live source would send."""
-        operation = tool.operation
+        operation, arguments = tool.operation, copy.deepcopy(dict(arguments))  # rows keep parts of them
         try:
             prepared = prepare(operation, tool.plan, arguments)
             self.blueprint.maker.refuse_read_only(tool, prepared)
@@ -285,8 +285,8 @@ class ApiTwin(Sandbox):
             raise InvalidArguments(text) from problem
         given: dict[str, dict[str, Any]] = {"path": {}, "query": {}, "header": {}, "cookie": {}}
         for argument, parameter in tool.plan.parameters.items():
-            if argument in arguments:
-                given[parameter.location][parameter.name] = arguments[argument]
+            if argument in arguments and (parameter.location == "path" or arguments[argument] not in (None, [], {})):
+                given[parameter.location][parameter.name] = _as_sent(arguments[argument])
         return Request(
             self.blueprint.backend.plans[operation.operation_id],
             {name: given["path"][name] for name in names_of(operation.path)},
@@ -390,6 +390,15 @@ class ApiTwin(Sandbox):
     def report(self) -> Report:
         """What was inferred, operation by operation, what could not be, and which resources do not hold."""
         return report_of(self.name, self.blueprint.backend, self._rules, self.blueprint.shapes, self.round_trips)
+
+
+def _as_sent(value: Any) -> Any:
+    """A parameter's value as its text says it to the live API: 643.0 is 643."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_as_sent(one) for one in value]
+    return {name: _as_sent(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def _place(tool: OperationTool, way: tuple[str | int, ...]) -> tuple[str | int, ...]:

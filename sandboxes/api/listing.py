@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -43,6 +43,9 @@ _MARKED = frozenset(("filter", "filters"))
 
 EVERYTHING = frozenset(("all", "any", "*", ""))
 """Values of a filter that choose every row."""
+
+Order = Sequence[tuple[str | None, bool]]
+"""The columns that a list is sorted by, the weightiest first, and whether downwards; None: by when rows were made."""
 
 Test = Literal["at_least", "at_most", "above", "below"]
 
@@ -221,8 +224,8 @@ class Lister:
         if plan.query.search and given.get(plan.query.search):
             word = str(given[plan.query.search]).casefold()
             rows = [found for found in rows if self._mentions(found[1], word)]
-        rows = self._sorted(plan, rows, given, shape)
-        return self._cut(request, rows, given, shown)
+        order = self._order(plan, given, shape)
+        return self._cut(request, self._sorted(rows, order), given, shown, order)
 
     def _parameters(self, plan: Plan) -> dict[str, Shape]:
         """The query's parameters."""
@@ -282,29 +285,35 @@ class Lister:
 
     # -- in which order -----------------------------------------------------------------------------------------------
 
-    def _sorted(self, plan: Plan, rows: list[Found], given: Mapping[str, Any], shape: Shape) -> list[Found]:
+    def _order(self, plan: Plan, given: Mapping[str, Any], shape: Shape) -> Order:
         wanted = given.get(plan.query.sort or "")
         way = str(given.get(plan.query.direction or "", "")).lower()
         if wanted in (None, "") and way not in _WAYS:
             wanted, way = given.get(plan.query.direction or ""), ""  # `order=-name`
         if wanted in (None, ""):
-            return rows[::-1] if way.startswith("desc") else rows
+            return [(None, way.startswith("desc"))]
         fields: list[str] = []
         for field in map(str, wanted if isinstance(wanted, list) else str(wanted).split(",")):
             if fields and field.strip().lower() in _WAYS:
                 fields[-1] += f" {field}"  # `sort=name,desc`
             else:
                 fields.append(field)
-        for field in reversed(fields):
+        order: list[tuple[str | None, bool]] = []
+        for field in fields:
             column, down = _sort_key(field, shape)
             down = down or way.startswith("desc")
+            order.append((column, down and (column is not None or field.strip().lower() in _WAYS)))  # `sort=desc`
+        return order
+
+    def _sorted(self, rows: list[Found], order: Order) -> list[Found]:
+        for column, down in reversed(order):
             if column is not None:
                 there = [one for one in rows if one[1].get(column) is not None]
                 gone = [one for one in rows if one[1].get(column) is None]
                 there.sort(key=lambda one: self._rank(one[1][column]), reverse=down)
                 rows = there + gone
-            elif field.strip().lower() in _WAYS and down:
-                rows = rows[::-1]  # `sort=desc`
+            elif down:
+                rows = rows[::-1]
         return rows
 
     def _rank(self, value: Any) -> tuple[int, Any]:
@@ -314,7 +323,7 @@ class Lister:
     # -- which page ---------------------------------------------------------------------------------------------------
 
     def _cut(
-        self, request: Request, rows: list[Found], given: Mapping[str, Any], table: Table
+        self, request: Request, rows: list[Found], given: Mapping[str, Any], table: Table, order: Order
     ) -> tuple[list[Found], Facts]:
         asked, total = request.plan.query, len(rows)
         limit = _whole(given.get(asked.limit or ""))
@@ -326,13 +335,13 @@ class Lister:
         if page is not None and size is not None:
             start += max(0, page - first) * size
         if cursor not in (None, ""):
-            start = self._place(rows, str(cursor), table, after=True)
+            start = self._place(rows, str(cursor), table, order, after=True)
         elif (before := given.get(asked.before or "")) not in (None, ""):
-            rows = rows[: self._place(rows, str(before), table, after=False)]
+            rows = rows[: self._place(rows, str(before), table, order, after=False)]
             start = max(0, len(rows) - size) if size is not None else 0
         shown = rows[start:][:size]
         more = start + len(shown) < total
-        last = self._token(shown[-1], table) if shown and more else None
+        last = self._tokens(rows, table)[start + len(shown) - 1] if shown and more else None
         number, pages = first + start // (size or total or 1), max(1, math.ceil(total / (size or total or 1)))
 
         def address(to_page: int, to_row: int, to_cursor: str | None = None) -> str | None:
@@ -382,22 +391,28 @@ class Lister:
                 return bool(says.get("default", says.get("minimum", 1)) == 0)
         return False
 
-    def _token(self, found: Found, table: Table) -> str:
-        return str(self._store.value(found[1].get(table.key.column)) or found[0])
+    def _tokens(self, rows: list[Found], table: Table) -> list[str]:
+        """The cursor of each row."""
+        own = [str(self._store.value(row.get(table.key.column)) or key) for key, row in rows]
+        return own if len(set(own)) == len(own) else [key for key, _ in rows]  # numbers begin anew under each parent
 
-    def _place(self, rows: list[Found], cursor: str, table: Table, *, after: bool) -> int:
-        """The place of the row that a cursor names, or after it. Where it was deleted, of the next one."""
-        for place, found in enumerate(rows):
-            if self._token(found, table) == cursor:
-                return place + after
+    def _place(self, rows: list[Found], cursor: str, table: Table, order: Order, *, after: bool) -> int:
+        """The place of the row that a cursor names, or after it. Where it is no longer listed, of the next one."""
+        for tokens in (self._tokens(rows, table), [key for key, _ in rows]):
+            if cursor in tokens:
+                return tokens.index(cursor) + after
         keys = self._store.keys(table.name)
         own = row_key(None, [cursor])
-        named = [place for place, key in enumerate(keys) if key.rpartition("/")[2] == own]
-        if not named:
-            raise Problem(INVALID[::-1], f"The cursor {cursor!r} leads nowhere; take one from the page before.")
-        beside = {key.rpartition("/")[0] for key, _ in rows}  # numbers begin anew under each parent
-        later = set(keys[next((place for place in named if keys[place].rpartition("/")[0] in beside), named[0]) :])
-        return next((place for place, (key, _) in enumerate(rows) if key in later), len(rows))
+        named = [key for key in keys if key == cursor] or [key for key in keys if key.rpartition("/")[2] == own]
+        beside = {key.rpartition("/")[0] for key, _ in rows}
+        key = next((one for one in named if one.rpartition("/")[0] in beside), named[0] if named else "")
+        row = self._store.get(table.name, key)
+        if not named or (row is None and any(column is not None for column, _ in order)):
+            why = ", because its row was deleted and the list is sorted" if named else ""
+            raise Problem(INVALID[::-1], f"The cursor {cursor!r} leads nowhere{why}; take one from the page before.")
+        ages = {one: age for age, one in enumerate(keys)}
+        among = sorted([*rows, (key, row or {})], key=lambda one: ages.get(one[0], len(ages)))
+        return [one for one, _ in self._sorted(among, order)].index(key)
 
 
 def _address(request: Request, changes: Mapping[str, Any]) -> str:

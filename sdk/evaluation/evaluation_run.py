@@ -27,6 +27,7 @@ from ..policies.model_source import (
     open_agent,
     require_shown,
     require_strict,
+    weights_identity,
 )
 from ..policies.protocol import Sampling
 from ..policies.tool_prompt import TOOL_PROMPTS, describe_shown
@@ -37,7 +38,6 @@ from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.run_context import RunContext
 from ..tasks import load_tasks
-from ..traces.atomic_files import file_sha256
 from ..traces.identity import digest, handlers_identity, tasks_identity, tools_identity
 from ..traces.run_folder import RunFolder
 from ..users.fidelity import UserJudge
@@ -302,6 +302,8 @@ async def evaluate_async(
         bounds.check(source.tools)
         warn_of(source.live_destructive)
         sources = [condition.source for condition in plan.conditions]
+        models = [*sources, user_model]
+        weights = {} if output_dir is None else await anyio.to_thread.run_sync(weights_identity, *models)
         # The folder is opened after the tools, which take part in what the run is; bad tools leave none behind.
         identity = {
             **plan.identity,
@@ -313,7 +315,7 @@ async def evaluate_async(
             **agent_identity(program),
             **users_identity(user_model, user_judge),
             **({"samples": samples} if samples > 1 else {}),
-            **(await anyio.to_thread.run_sync(weights_identity, *sources) if output_dir is not None else {}),
+            **weights,
             **({"verdicts": digest(_plain_verdicts(elsewhere))} if elsewhere else {}),
             "temperature": temperature,
             "seed": seed,
@@ -375,13 +377,6 @@ def _pairs(
     others = [name for name in (*outside, *reversed(longest.values())) if name != first]
     shorter = [pair for pair in plan.pairs or [] if pair[1] not in longest.values()]
     return [*((first, name) for name in others), *shorter]
-
-
-def weights_identity(*sources: ModelSource) -> dict[str, Any]:
-    """The weights of models in folders: one that was trained on since is another model of the same name."""
-    folders = [Path(source) for source in sources if isinstance(source, str | Path)]
-    files = [file for folder in dict.fromkeys(folders) for file in sorted(folder.glob("*.safetensors"))]
-    return {"weights": {str(file): file_sha256(file) for file in files}} if files else {}
 
 
 def _require_samples(plan: Plan, samples: int, temperature: float) -> None:

@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from anyio.lowlevel import RunVar
 
 from ..errors import ConfigError, PolicyFailure, VerifierError, require_number
 from ..policies.endpoint import EndpointAgent
-from ..policies.model_source import ModelSource, check_model_source, model_label, open_agent
+from ..policies.model_source import ModelSource, check_model_source, model_label, open_agent, weights_identity
 from ..policies.protocol import Agent, Sampling
 from ..policies.token_agent import TokenAgent
 from ..records import CallRecord, Message, Rollout
@@ -122,9 +123,6 @@ class Asker:
         """See `sdk.judging.judge`."""
         check_model_source(model)
         require_number("tries", tries, least=1, whole=True)
-        self.label = model_label(model) or "the embedded model"
-        if hasattr(model, "start") and not isinstance(model, TokenAgent):  # other code may have this name, too
-            self.label += f" ({digest(model)[:8]})"
         self.spent = Spent()
         self.cache = None if cache is None else JudgeCache(cache)
         self._model = model
@@ -139,6 +137,17 @@ class Asker:
         self._unkept: dict[str, str] = {}
         self._asking: RunVar[dict[str, _Question]] = RunVar("judge_asking")
         self._stack = AsyncExitStack()
+
+    @cached_property
+    def label(self) -> str:
+        """The model's name, and what tells it from another one of that name."""
+        name = model_label(self._model) or "the embedded model"
+        told: Any = weights_identity(self._model)
+        if hasattr(self._model, "start") and not isinstance(self._model, TokenAgent):
+            told = self._model  # other code may have this name, too
+        elif isinstance(self._model, Mapping):
+            told = told or self._model.get("extra_body")
+        return f"{name} ({digest(told)[:8]})" if told else name
 
     async def answer(
         self, rules: str, material: Any, read: Callable[[dict[str, Any]], Read], **fields: str

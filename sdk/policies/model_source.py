@@ -17,6 +17,7 @@ from mcp_bridge.extras import require_extra
 
 from ..errors import ConfigError, ModelError, wrong_fields
 from ..records import Message, ToolPrompt
+from ..traces.atomic_files import file_sha256
 from .endpoint import EndpointAgent, checked_system, checked_url
 from .grammar import ReplyGrammars
 from .models.loading import (
@@ -184,6 +185,16 @@ def model_label(model: ModelSource) -> str | None:
         system = options.get("system")
         return label if system is None else f"{label} prompted {hashlib.sha256(system.encode()).hexdigest()[:8]}"
     return str(model) if isinstance(model, str | Path) else getattr(model, "name", None)
+
+
+def weights_identity(*sources: ModelSource) -> dict[str, Any]:
+    """The weights of models in folders, also of runs and for vLLM: one that was trained on since is another model of
+    the same name."""
+    places = [_vllm_options(source)[0] if _is_vllm(source) else source for source in sources]
+    folders = dict.fromkeys(model_of(place) for place in places if isinstance(place, str | Path))
+    files = [file for folder in folders for file in sorted(folder.glob("*.safetensors"))]
+    files += [file for folder in folders for file in sorted(folder.glob("adapter/*.safetensors"))]
+    return {"weights": {str(file): file_sha256(file) for file in files}} if files else {}
 
 
 def default_tool_prompt(model: ModelSource) -> ToolPrompt:

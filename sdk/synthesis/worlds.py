@@ -637,12 +637,27 @@ async def walk(worlds: Worlds, lessons: Lessons, setup: Setup, length: int, chan
                     break
             else:
                 raise NoWalk("no call succeeded")
-        found.changes = [dict(change) for change in diff(before, await told(world))]
+        after = await told(world)
+        found.changes = [dict(change) for change in diff(before, after)]
     if found.steps[-1].tool.name not in lessons.reads and not found.changes:
         raise NoWalk("a tool that acts changed nothing")
     if found.steps[-1].tool.name in lessons.reads and found.changes:
         raise NoWalk("a tool that reads changed the world")
+    if column := _cleared(found, after):
+        raise NoWalk(f"it clears {column!r}, which the request does not name")
     return found
+
+
+def _cleared(walked: Walk, after: Mapping[str, Any]) -> str | None:
+    """A column that the last call could have set, did not, and emptied: a PUT puts a whole row in a row's place. Nobody
+    asked for that, and who keeps the value is right."""
+    last = walked.steps[-1]
+    settable = set(last.tool.input_schema.get("properties", {})) - set(last.sources)
+    for change in walked.changes:
+        column, row = change.get("column"), after.get(str(change.get("table")), {}).get(change.get("key"))
+        if column in settable and change.get("after") is None and row is not None:
+            return str(column)
+    return None
 
 
 async def minimised(worlds: Worlds, whole: Walk) -> Walk:

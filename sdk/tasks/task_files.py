@@ -87,7 +87,7 @@ def _task_of_example(row: Mapping[Any, Any], where: str) -> Task:
         else:
             task = Task.model_validate_json(row["task"])
             messages = [Message.model_validate(_message(one, where)) for one in row["messages"]]
-            is_good = True
+            is_good = row.get("label") in (*_GOOD, None)
     except KeyError:
         raise ConfigError(
             f"{where}: has messages and no 'task', so what counts as right is not known; `toolbake distill` writes it"

@@ -129,12 +129,17 @@ class RunIndex:
         return place, found, raw
 
     def containing(self, generation: int, text: str) -> list[int]:
-        """The numbers of the rollouts whose recorded line has `text`; the case of a to z makes no difference."""
+        """The numbers of the rollouts whose recorded line has `text`, besides token ids and other figures of the
+        sampling; the case of a to z makes no difference."""
         content = self.content
         if content.generation != generation:
             raise LookupError(f"generation {generation} is over")
         wanted = dump_json(text)[1:-1].lower()
-        return [number for number, place in enumerate(content.places) if wanted in _bytes_at(place).lower()]
+        return [
+            number
+            for number, place in enumerate(content.places)
+            if wanted in (raw := _bytes_at(place)).lower() and wanted in _conversation(raw).lower()
+        ]
 
     def _rewritten(self, key: tuple[int, str], file: _File) -> bool:
         number, stage = key
@@ -224,14 +229,42 @@ def _bytes_at(place: Place) -> bytes:
         raise LookupError(f"{place.path} is gone") from error
 
 
+def _conversation(raw: bytes) -> bytes:
+    """A rollout's line without what nobody reads as text."""
+    try:
+        found = _parsed(raw)
+    except ValueError:
+        return raw
+    return dump_json({name: value for name, value in found.items() if name not in _FIGURES})
+
+
+_FIGURES = frozenset({"rows", "seed", "duration_s"})
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # A run as a whole: settings, the report's figures, metrics, and what its evidence announced.
 
 
-def run_facts(run: RunFolder) -> dict[str, Any]:
-    """For the overview. A report is there once the run is done; `problems` lists what could not be read."""
+def run_names(runs: Sequence[RunFolder]) -> list[str]:
+    """What each run is called: its folder, with as many of those above it as tell it from the others."""
+    parts = [run.path.resolve().parts for run in runs]
+    lengths = [1] * len(runs)
+    while True:
+        names = ["/".join(one[-length:]) for one, length in zip(parts, lengths, strict=True)]
+        longer = [
+            length + 1 if names.count(name) > 1 and length < len(one) else length
+            for name, one, length in zip(names, parts, lengths, strict=True)
+        ]
+        if longer == lengths:
+            return names
+        lengths = longer
+
+
+def run_facts(run: RunFolder, name: str) -> dict[str, Any]:
+    """For the overview, under a name. A report is there once the run is done; `problems` lists what could not be
+    read."""
     facts: dict[str, Any] = {
-        "name": run.path.name,
+        "name": name,
         "created_at": run.info.get("created_at"),
         "fingerprint": run.info.get("fingerprint"),
         "versions": run.info.get("versions", {}),

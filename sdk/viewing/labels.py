@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -16,7 +17,7 @@ from ..errors import RunFolderError, ToolbakeError, wrong_fields
 from ..traces.journal import Journal
 from ..traces.json_text import dump_json
 from ..traces.run_folder import RunFolder, now
-from .index import find_runs, run_facts
+from .index import find_runs, run_facts, run_names
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +75,20 @@ class Labels:
         """Keep it, with the time. Raises `RunFolderError` where it cannot be written."""
         dated = label.model_copy(update={"at": now()})
         with self._lock:
+            self._end_last_line()
             self._journal.cut_torn_line()
             self._journal.append(dated)
             self._journal.close()
         return dated
+
+    def _end_last_line(self) -> None:
+        """People correct this file by hand, and editors need not end its last line."""
+        path = self._journal.path
+        last = path.read_bytes().rpartition(b"\n")[2] if path.is_file() else b""
+        with contextlib.suppress(ValidationError):
+            Label.model_validate_json(last)
+            with path.open("ab") as file:
+                file.write(b"\n")
 
     def examples(self) -> Iterator[dict[str, Any]]:
         """Every labelled rollout: `score` (1.0 good, 0.0 bad, None for unsure), `comment` and the whole `rollout`.
@@ -110,14 +121,16 @@ def labels_of(runs: Sequence[Labels]) -> list[dict[str, Any]]:
     ]
 
 
-def facts_of(run: RunFolder, labels: Labels) -> dict[str, Any]:
-    """See `run_facts`; with what of the run's labels cannot be read."""
-    facts = run_facts(run)
-    problems = labels.readable()[1]
-    facts["problems"] += problems[:_MOST_PROBLEMS]
-    if (more := len(problems) - _MOST_PROBLEMS) > 0:
-        facts["problems"].append(f"and {more} more of its lines")
-    return facts
+def facts_of(runs: Sequence[RunFolder], labels: Sequence[Labels]) -> list[dict[str, Any]]:
+    """See `run_facts`; with what of each run's labels cannot be read."""
+    found = []
+    for run, name, of_run in zip(runs, run_names(runs), labels, strict=True):
+        facts, problems = run_facts(run, name), of_run.readable()[1]
+        facts["problems"] += problems[:_MOST_PROBLEMS]
+        if (more := len(problems) - _MOST_PROBLEMS) > 0:
+            facts["problems"].append(f"and {more} more of its lines")
+        found.append(facts)
+    return found
 
 
 def export_labels(paths: Sequence[Path], target: Path) -> int:

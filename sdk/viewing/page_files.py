@@ -136,7 +136,7 @@ def _blocks(index: RunIndex) -> Iterator[str]:
     labels = [Labels(run) for run in index.runs]
     head = {
         "starts": starts,
-        "runs": [facts_of(*one) for one in zip(index.runs, labels, strict=True)],
+        "runs": facts_of(index.runs, labels),
         "metrics": [metrics_of(run) for run in index.runs],
         "labels": labels_of(labels),
     }

@@ -183,7 +183,7 @@ class _Page:
         return Response(page_file(name), media_type=TYPES[name.rpartition(".")[2]])
 
     async def runs(self, _: Request) -> Response:
-        return await _json(lambda: [facts_of(*one) for one in zip(self._index.runs, self._labels, strict=True)])
+        return await _json(lambda: facts_of(self._index.runs, self._labels))
 
     async def rows(self, request: Request) -> Response:
         """Rows from `start` on, or from 0 where `generation` is over; `whole` once nothing more is to be read.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -224,6 +225,9 @@ def test_an_api_becomes_a_twin_with_tasks(empty):
     (empty / "openapi.json").write_text(json.dumps(ORDERS_API))
     said = init("api", "--openapi", "openapi.json")
     assert "a twin of the API in `openapi.json`" in said
+    (empty / "apis \U0001f680").mkdir()
+    shutil.copy(empty / "openapi.json", empty / "apis \U0001f680")
+    init("launched", "--openapi", "apis \U0001f680/openapi.json")
     assert "toolbake train tools.py:tools tasks.jsonl" in said
     replay_gold(empty / "api")
 

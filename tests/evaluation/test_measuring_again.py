@@ -143,14 +143,16 @@ async def test_an_edited_verifier_of_the_same_name_makes_another_run(tmp_path: P
 
 
 async def test_a_folder_of_other_weights_is_another_model(tiny_model_folder: Path, tmp_path: Path) -> None:
-    model = Path(shutil.copytree(tiny_model_folder, tmp_path / "model"))
+    """Also where the folder of the run is given, whose model it is."""
+    model = Path(shutil.copytree(tiny_model_folder, tmp_path / "trained" / "model"))
+    (model.parent / "run.json").write_text("{}")
     call: Any = {"tools": [get_order], "prompts": TASKS[:1], "verifier": says_shipped, "limits": {"max_tokens": 2}}
     for _ in range(2):
-        await sdk.evaluate_async(**call, model=model, output_dir=tmp_path / "run")
+        await sdk.evaluate_async(**call, model=model.parent, output_dir=tmp_path / "run")
     weights = load_file(model / "model.safetensors")
     save_file({name: weight * 2 for name, weight in weights.items()}, model / "model.safetensors", {"format": "pt"})
     with pytest.raises(RunFolderError, match=r"weights\..*model\.safetensors is"):
-        await sdk.evaluate_async(**call, model=model, output_dir=tmp_path / "run")
+        await sdk.evaluate_async(**call, model=model.parent, output_dir=tmp_path / "run")
 
 
 async def test_tools_that_cannot_be_used_leave_no_folder_behind(tmp_path: Path) -> None:

@@ -79,6 +79,20 @@ async def test_a_second_try_is_counted_and_said(endpoint):
     assert (verifier.spent.calls, verifier.spent.unreadable, verifier.spent.tokens) == (2, 1, 240)
 
 
+def test_a_judge_with_other_weights_or_another_extra_body_is_another_one(tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    identities = set()
+    for weights in (b"old", b"new"):
+        (model / "model.safetensors").write_bytes(weights)
+        identities.add(judge(str(model), gold=True).identity)
+    for extra in (None, {"reasoning_effort": "none"}, {"reasoning_effort": "low"}):
+        body = {} if extra is None else {"extra_body": extra}
+        identities.add(judge({"base_url": "http://127.0.0.1:1/v1", "model": "large", **body}, gold=True).identity)
+    assert len(identities) == 5
+
+
 async def test_a_cache_asks_once_also_for_the_next_judge(endpoint, tmp_path):
     first = judge((endpoint, "honest"), gold=True, cache=tmp_path / "judge.db")
     again = judge((endpoint, "honest"), gold=True, cache=tmp_path / "judge.db")

@@ -126,6 +126,16 @@ async def test_a_stale_read_shows_what_was_before_the_change() -> None:
         assert (await notes_in(world))["n-100"]["text"] == "bread"
 
 
+async def test_a_stale_read_has_the_new_names_of_its_world() -> None:
+    async with world_with({"*": [StaleRead(), RenamedFields(fields={"text": "body"})]}) as world:
+        await world.call(*ADD)
+        await world.call("get_note", {"note_id": "n-100"})
+        await world.call("change_note", {"note_id": "n-100", "text": "bread"})
+        stale = await world.call("get_note", {"note_id": "n-100"})
+        assert stale.structured["body"] == "milk"
+        assert "text" not in stale.structured
+
+
 async def test_renamed_fields_are_renamed_in_a_whole_world_or_not_at_all() -> None:
     faulty = Faulty(Notes(), {"*": RenamedFields(fields={"note_id": "id"}, p=0.5)})
     seen = set()

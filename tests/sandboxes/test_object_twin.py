@@ -77,6 +77,33 @@ def _value(twin: ObjectTwin, attribute: str, of: str = "Shop") -> Any:
     return twin.state()[of][attribute]["value"]
 
 
+class Shelf:
+    """Of a shop."""
+
+    def __init__(self) -> None:
+        self.orders = ORDERS
+
+    def get(self, order: str) -> str:
+        """The status of an order."""
+        return self.orders[order]
+
+
+ORDERS = {"1": "new"}
+
+
+def put_one(shelf: Shelf, seed: int, scenario: str) -> None:
+    shelf.orders[f"s{seed}"] = scenario
+
+
+def test_what_load_puts_into_an_object_of_the_module_is_in_its_world_alone() -> None:
+    first = ObjectTwin(Shelf, load=put_one).prepare({"seed": 1})
+    before = first.state()
+    second = ObjectTwin(Shelf, load=put_one).prepare({"seed": 2})
+    assert set(second.state()["Shelf"]) == {"orders"}
+    assert first.state() == before
+    assert ORDERS == {"1": "new"}
+
+
 def test_tools_come_from_hints_and_docstrings() -> None:
     twin = ObjectTwin(Shop, reads=("count",))
     tools = {tool.name: tool for tool in twin.tools}

@@ -409,3 +409,32 @@ async def test_a_tool_that_hangs_costs_little_more_than_one_call_of_it(
     assert told.startswith("3 calls in a row broke: ")
     assert "'track_parcel' did not answer within 30 s" in told
     assert anyio.current_time() - began < 40
+
+
+def _settings_api() -> dict[str, Any]:
+    """Settings that a PUT replaces and a PATCH changes."""
+    text = {"type": "string"}
+    properties = {"theme": {"enum": ["light", "dark"]}, "nick": text, "email": text}
+    schema = {"type": "object", "properties": properties, "required": ["theme"]}
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Settings"}}}
+    answers = {"200": {"description": "They.", "content": content}}
+    change = {"responses": answers, "requestBody": {"required": True, "content": content}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Settings", "version": "1"},
+        "paths": {
+            "/settings": {
+                "get": {"operationId": "getSettings", "responses": answers},
+                "put": {"operationId": "putSettings", **change},
+                "patch": {"operationId": "patchSettings", **change},
+            }
+        },
+        "components": {"schemas": {"Settings": schema}},
+    }
+
+
+def test_no_task_clears_what_its_request_does_not_name() -> None:
+    made = sdk.synthesize(ApiTwin(_settings_api()), 12)
+    cleared = [change for task in made.tasks for change in task.expected["changes"] if change["after"] is None]
+    assert cleared == []
+    assert "which the request does not name" in str(made)

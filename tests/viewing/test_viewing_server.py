@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from sdk.records import Rollout
 from sdk.traces.run_folder import RunFolder
 from sdk.viewing import export_page, view
 from sdk.viewing.index import RunIndex, find_runs
+from sdk.viewing.labels import Label, Labels, facts_of
 from sdk.viewing.page_files import one_script
 from sdk.viewing.rollout_view import cut_texts, text_at
 
@@ -84,6 +86,37 @@ def test_whole_conversations_are_searched_for_any_text(desk: Path) -> None:
     assert len(index.containing(1, "NO ORDER 'nowhere'")) == 15
     assert len(index.containing(1, '"paid_back":153')) == 5
     assert index.containing(1, "in none of them") == []
+
+
+def test_a_search_does_not_look_at_token_ids(desk: Path) -> None:
+    lines = (desk / "rollouts" / "grpo.jsonl").read_text().splitlines()
+    first = json.loads(lines[0])
+    first["rows"] = [{"token_ids": [734256]}]
+    (desk / "rollouts" / "grpo.jsonl").write_text("\n".join([json.dumps(first), *lines[1:]]) + "\n")
+    index = RunIndex([desk])
+    index.refresh()
+    assert index.containing(1, "734256") == []
+
+
+def test_runs_in_folders_of_one_name_are_told_apart(desk: Path, tmp_path: Path) -> None:
+    other = tmp_path / "second" / desk.name
+    shutil.copytree(desk, other)
+    index = RunIndex([desk, other])
+    names = [run["name"] for run in facts_of(index.runs, [Labels(run) for run in index.runs])]
+    assert names == [f"{desk.parent.name}/{desk.name}", f"second/{desk.name}"]
+
+
+def test_a_label_that_an_editor_wrote_without_a_line_break_is_kept(desk: Path) -> None:
+    labels = Labels(RunFolder.open_to_read(desk))
+    labels.write(Label(stage="grpo", rollout="first", label="good"))
+    with open(desk / "labels.jsonl", "a") as file:
+        file.write('{"stage": "grpo", "rollout": "by hand", "label": "bad"}')
+    labels.write(Label(stage="grpo", rollout="last", label="good"))
+    assert [rollout for _, rollout in labels.read()] == ["first", "by hand", "last"]
+    with open(desk / "labels.jsonl", "a") as file:
+        file.write('{"stage": "grpo", "roll')
+    labels.write(Label(stage="grpo", rollout="next", label="good"))
+    assert [rollout for _, rollout in labels.read()] == ["first", "by hand", "last", "next"]
 
 
 def test_a_folder_of_runs_stands_for_its_runs_and_another_folder_is_refused(desk: Path, tmp_path: Path) -> None:

@@ -366,13 +366,13 @@ def openapi_tools(document: str, folder: Path) -> ProjectTools:
                 f"--openapi is {public_url(document)!r} with a user, a password, a query or a fragment, which would be "
                 "written into tools.py; save the document, and give the file"
             )
-        place = json.dumps(document)
+        place = json.dumps(document, ensure_ascii=False)
     else:
         from mcp_bridge.openapi.document import read_document
 
         _require_file(Path(document), "--openapi", "an OpenAPI document (openapi.json or .yaml), or its URL")
         read_document(Path(document))  # a mistake in it is told with its place, and not with that of tools.py
-        place = f"Path(__file__).parent / {json.dumps(_from(folder, Path(document)))}"
+        place = f"Path(__file__).parent / {json.dumps(_from(folder, Path(document)), ensure_ascii=False)}"
     lines = [
         '"""A twin of the API: the tools of its OpenAPI document, with simulated state for each rollout."""',
         "",
@@ -447,7 +447,8 @@ def _imports(file: Path, names: list[str], folder: Path, *, twin: bool, at_home:
     if twin:
         lines += ["from sandboxes.objects import ObjectTwin", ""]
     if not at_home:
-        lines += [f"sys.path.insert(0, str(Path(__file__).parent / {json.dumps(_from(folder, file.parent))}))", ""]
+        place = json.dumps(_from(folder, file.parent), ensure_ascii=False)
+        lines += [f"sys.path.insert(0, str(Path(__file__).parent / {place}))", ""]
     return "\n".join([*lines, f"from {file.stem} import {', '.join(names)}", ""])
 
 

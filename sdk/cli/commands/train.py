@@ -162,17 +162,12 @@ def show_result(result: TrainResult) -> None:
     typer.echo(f"Serve it: {shlex.join(['toolbake', 'serve', str(_from_here(result.model_dir))])}")
 
 
-def _as_json(result: TrainResult) -> str:
+def _as_json(result: TrainResult) -> bytes:
     """For programs: where the model and the run are, and the report."""
-    return json.dumps(
-        {
-            "model_dir": str(result.model_dir),
-            "run_dir": str(result.run_dir),
-            "report": result.report.model_dump(mode="json"),
-        },
-        indent=2,
-        ensure_ascii=False,
-    )
+    from ...traces.json_text import dump_json
+
+    told = {"model_dir": str(result.model_dir), "run_dir": str(result.run_dir), "report": result.report.model_dump()}
+    return dump_json(told, indent=2)
 
 
 def _from_here(path: Path) -> Path:

@@ -444,15 +444,18 @@ async def test_the_parts_of_a_multipart_body_have_the_types_and_styles_of_the_do
         "at": {"type": "object"},
         "scan": {"contentMediaType": "image/png"},
         "scans": {"type": "array", "items": {"type": "string", "contentMediaType": "image/png"}},
+        "photo": {"contentMediaType": "image/png"},
     }
     encoding = {
         "note": {"contentType": "text/plain; charset=utf-8"},
         "tags": {"style": "form", "explode": False},
         "at": {"style": "deepObject", "explode": True},
+        "photo": {"contentType": "image/png, image/jpeg"},
     }
     media = {"schema": {"type": "object", "properties": properties}, "encoding": encoding}
     content = {"multipart/form-data": media}
     given = {"note": "a b", "tags": ["a", "b c"], "at": {"x": 1, "y": ["z"]}, "scan": "dots", "scans": ["more"]}
+    given["photo"] = f"data:image/jpeg;base64,{base64.b64encode(b'jpeg').decode()}"
     async with api({"/x": {"post": {"operationId": "it", "requestBody": {"content": content}}}}) as toolset:
         received = (await toolset.call("it", given)).structured
     assert received["form"] == [
@@ -462,6 +465,7 @@ async def test_the_parts_of_a_multipart_body_have_the_types_and_styles_of_the_do
         ["at[y][0]", "z"],
         ["scan", ["scan", "image/png", base64.b64encode(b"dots").decode()]],
         ["scans", ["scans", "image/png", base64.b64encode(b"more").decode()]],
+        ["photo", ["photo", "image/jpeg", base64.b64encode(b"jpeg").decode()]],
     ]
     assert b"Content-Type: text/plain; charset=utf-8\r\n" in base64.b64decode(received["bytes"])
 

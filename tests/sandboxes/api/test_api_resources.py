@@ -1114,6 +1114,78 @@ def test_a_cursor_outlives_its_row_where_another_parent_has_one_with_its_number(
     assert ok(twin, "listIssues", repo="b", limit=1, cursor="2") == [{"number": 3}]
 
 
+def test_pages_of_rows_of_several_parents_hold_each_once_though_their_numbers_begin_anew() -> None:
+    issue, names = ref("Issue"), {"repo": TEXT}
+    paths = crud("/repos", "Repo", record(["slug"], slug=TEXT), record(slug=TEXT), parameter="repo")
+    paths["/repos/{repo}/issues"] = {
+        "post": operation("createIssue", sends=issue, gives=issue, status="201", names=names),
+    }
+    paths["/repos/{repo}/issues/{number}"] = {
+        "get": operation("getIssue", gives=issue, names={**names, "number": NUMBER}),
+    }
+    page = record(["issues"], issues=listed(issue), next_cursor={"type": ["string", "null"]})
+    paths["/issues"] = {"get": operation("listIssues", gives=page, query={"cursor": TEXT, "limit": NUMBER})}
+    twin = ApiTwin(api(paths, Issue=record(["number"], number=NUMBER)), scenario="empty")
+    for repo in ("a", "b"):
+        ok(twin, "createRepo", slug=repo)
+        for number in (1, 2, 3):
+            ok(twin, "createIssue", repo=repo, number=number)
+    pages = [ok(twin, "listIssues", limit=2)]
+    while (cursor := pages[-1]["next_cursor"]) is not None and len(pages) < 9:
+        pages.append(ok(twin, "listIssues", limit=2, cursor=cursor))
+    assert [[one["number"] for one in page["issues"]] for page in pages] == [[1, 2], [3, 1], [2, 3]]
+
+
+def test_sorted_pages_by_cursor_go_on_where_the_row_of_the_cursor_is_no_longer_listed() -> None:
+    paths = crud("/tasks", "Task", ref("Task"), FIELDS, kind=NUMBER, changes={"patch": FIELDS})
+    query = {"cursor": TEXT, "limit": NUMBER, "sort": TEXT, "done": {"type": "boolean"}}
+    paths["/tasks"]["get"]["parameters"] = [
+        {"name": name, "in": "query", "schema": kind} for name, kind in query.items()
+    ]
+    twin = ApiTwin(api(paths, Task=TASK), scenario="empty")
+    made = {name: ok(twin, "createTask", name=name, done=False)["id"] for name in ("c", "a", "d", "b")}
+
+    def page(**more: Any) -> list[str]:
+        return [one["name"] for one in ok(twin, "listTasks", sort="name", done=False, limit=2, **more)]
+
+    assert page() == ["a", "b"]
+    for name in ("a", "b"):
+        ok(twin, "patchTask", id=made[name], done=True)
+    assert page(cursor=str(made["b"])) == ["c", "d"]
+    ok(twin, "deleteTask", id=made["b"])
+    refused = twin.call_now("listTasks", {"sort": "name", "cursor": str(made["b"])})
+    assert refused.is_error
+    assert "its row was deleted and the list is sorted" in refused.text
+
+
+def test_what_the_live_api_is_not_sent_is_not_sent_here() -> None:
+    paths = crud("/tasks", "Task", ref("Task"), FIELDS, kind={"type": "number"})
+    maybe = {"anyOf": [{"type": "boolean"}, {"type": "null"}]}
+    query = {"done": maybe, "name": listed(TEXT), "limit": {"anyOf": [NUMBER, {"type": "null"}], "default": 2}}
+    paths["/tasks"]["get"]["parameters"] = [
+        {"name": name, "in": "query", "schema": kind} for name, kind in query.items()
+    ]
+    twin = ApiTwin(api(paths, Task=TASK), scenario="empty")
+    made = [ok(twin, "createTask", name=name, done=False) for name in ("a", "b", "c")]
+    first = ok(twin, "listTasks")
+    assert len(first) == 2
+    for arguments in ({"done": None}, {"name": []}, {"limit": None}, {"done": None, "name": [], "limit": None}):
+        assert ok(twin, "listTasks", **arguments) == first
+    assert ok(twin, "getTask", id=float(made[0]["id"])) == made[0]
+
+
+def test_rows_keep_nothing_of_what_the_caller_may_change() -> None:
+    paths = crud("/tasks", "Task", ref("Task"), FIELDS | record(name=TEXT, more={"type": "object"}), kind=NUMBER)
+    task = record(["id"], id=NUMBER, name=TEXT, more={"type": "object"})
+    twin = ApiTwin(api(paths, Task=task), scenario="empty")
+    more = {"tags": ["x"]}
+    made = ok(twin, "createTask", name="a", more=more)
+    before = twin.state()
+    more["tags"].append("y")
+    assert twin.state() == before
+    assert ok(twin, "getTask", id=made["id"])["more"] == {"tags": ["x"]}
+
+
 def test_a_name_that_python_reads_as_a_number_is_sorted_as_a_text() -> None:
     paths = crud("/people", "Person", record(["id"], id=NUMBER, name=TEXT), record(name=TEXT), kind=NUMBER)
     paths["/people"]["get"]["parameters"] = [{"name": "sort", "in": "query", "schema": TEXT}]

@@ -220,6 +220,14 @@ def _parsed(raw: bytes) -> dict[str, Any]:
     return found
 
 
+def line_at(place: Place) -> dict[str, Any]:
+    """The line that is at a place now; empty where it cannot be read."""
+    try:
+        return _parsed(_bytes_at(place))
+    except (ValueError, LookupError):
+        return {}
+
+
 def _bytes_at(place: Place) -> bytes:
     try:
         with open(place.path, "rb") as stream:

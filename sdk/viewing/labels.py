@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -14,10 +15,11 @@ from typing import Any, BinaryIO, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from ..errors import RunFolderError, ToolbakeError, wrong_fields
+from ..records import Rollout
 from ..traces.journal import Journal
 from ..traces.json_text import dump_json
 from ..traces.run_folder import RunFolder, now
-from .index import find_runs, run_facts, run_names
+from .index import RunIndex, find_runs, line_at, run_facts, run_names
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,18 @@ class Label(BaseModel, extra="forbid"):
     comment: str = Field(default="", max_length=_MOST_CHARS)
     at: str = ""
     """When, in UTC."""
+    said: str = ""
+    """The digest of the conversation that was read, see `digest_of`: ids come again where a run goes on. Empty in files
+    of before it was kept."""
+
+
+def digest_of(line: Mapping[str, Any]) -> str:
+    """Of what is said in a rollout's line; empty where that cannot be read."""
+    try:
+        messages = Rollout.model_validate(dict(line)).messages
+    except ValidationError:
+        return ""
+    return hashlib.sha256(dump_json([message.model_dump() for message in messages])).hexdigest()[:16]
 
 
 class Labels:
@@ -93,15 +107,17 @@ class Labels:
     def examples(self) -> Iterator[dict[str, Any]]:
         """Every labelled rollout: `score` (1.0 good, 0.0 bad, None for unsure), `comment` and the whole `rollout`.
 
-        Rollouts whose file no longer has them are left out, with a warning; their labels stay in `labels.jsonl`.
+        Rollouts whose file no longer has them, or has another conversation under their id, are left out, with a
+        warning; their labels stay in `labels.jsonl`.
         """
         labels = {key: label for key, label in self.read().items() if label.label is not None}
         stages = self._run.rollout_stages()
         for stage in sorted({stage for stage, _ in labels if stage in stages}):
             for rollout in self._run.iter_rollouts(stage):
-                label = labels.pop((stage, rollout.id), None)
-                if label is not None:
+                label = labels.get((stage, rollout.id))
+                if label is not None and label.said in ("", digest_of(rollout.model_dump())):
                     assert label.label is not None
+                    del labels[stage, rollout.id]
                     yield {
                         "stage": stage,
                         "label": label.label,
@@ -114,11 +130,15 @@ class Labels:
             log.warning("%s: %s of stage %s has a label, and is no longer there", self._run.path, gone, stage)
 
 
-def labels_of(runs: Sequence[Labels]) -> list[dict[str, Any]]:
-    """The labels of all runs that can be read, each with the number of its run, as the page reads them."""
-    return [
-        {"run": n, **label.model_dump()} for n, labels in enumerate(runs) for label in labels.readable()[0].values()
-    ]
+def labels_of(runs: Sequence[Labels], index: RunIndex) -> list[dict[str, Any]]:
+    """The labels of all runs that can be read, each with the number of its run, as the page reads them. Those of
+    conversations that are no longer there are left out."""
+    found = {(n, *key): label for n, labels in enumerate(runs) for key, label in labels.readable()[0].items()}
+    for place in index.content.places:
+        label = found.get((place.run, place.stage, place.id))
+        if label is not None and label.said not in ("", digest_of(line_at(place))):
+            del found[place.run, place.stage, place.id]
+    return [{"run": run, **label.model_dump()} for (run, _, _), label in found.items()]
 
 
 def facts_of(runs: Sequence[RunFolder], labels: Sequence[Labels]) -> list[dict[str, Any]]:

@@ -138,7 +138,7 @@ def _blocks(index: RunIndex) -> Iterator[str]:
         "starts": starts,
         "runs": facts_of(index.runs, labels),
         "metrics": [metrics_of(run) for run in index.runs],
-        "labels": labels_of(labels),
+        "labels": labels_of(labels, index),
     }
     yield _block("head", dump_json(head))
 

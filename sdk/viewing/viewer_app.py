@@ -29,7 +29,7 @@ from ..errors import ConfigError, ToolbakeError
 from ..serving.server import Server, bind
 from ..traces.json_text import dump_json
 from .index import Announced, Place, RunIndex, facts_version, find_runs, metrics_of
-from .labels import Label, Labels, facts_of, labels_of
+from .labels import Label, Labels, digest_of, facts_of, labels_of
 from .page_files import TYPES, page_file
 from .rollout_view import FIELDS, SHOWN_CHARS, cut_texts, detail, text_at, token_rows
 from .row_file import RowChange, RowFile, RowFileChanged, is_row_file
@@ -231,13 +231,14 @@ class _Page:
         return await _json(lambda: self._index.containing(_number(request, "generation"), wanted))
 
     async def labels(self, _: Request) -> Response:
-        return await _json(lambda: labels_of(self._labels))
+        return await _json(lambda: labels_of(self._labels, self._index))
 
     async def label(self, request: Request) -> Response:
         label = await _sent(request, Label, _KEY_OR_LABEL_BYTES)
         place, line, _ = await anyio.to_thread.run_sync(self._line, request)
         if (place.stage, line["id"]) != (label.stage, label.rollout):
             raise HTTPException(409, f"rollout {label.rollout!r} is not number {request.query_params.get('n')}")
+        label = label.model_copy(update={"said": digest_of(line)})
         return await _json(lambda: self._labels[place.run].write(label).model_dump())
 
     async def examples(self, _: Request) -> Response:

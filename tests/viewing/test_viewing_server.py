@@ -21,7 +21,7 @@ from sdk.records import Rollout
 from sdk.traces.run_folder import RunFolder
 from sdk.viewing import export_page, view
 from sdk.viewing.index import RunIndex, find_runs
-from sdk.viewing.labels import Label, Labels, facts_of
+from sdk.viewing.labels import Label, Labels, facts_of, labels_of
 from sdk.viewing.page_files import one_script
 from sdk.viewing.rollout_view import cut_texts, text_at
 
@@ -104,6 +104,28 @@ def test_runs_in_folders_of_one_name_are_told_apart(desk: Path, tmp_path: Path) 
     index = RunIndex([desk, other])
     names = [run["name"] for run in facts_of(index.runs, [Labels(run) for run in index.runs])]
     assert names == [f"{desk.parent.name}/{desk.name}", f"second/{desk.name}"]
+
+
+def test_a_label_is_of_the_conversation_that_was_read(
+    desk: Path, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = serve(desk)
+    rows = whole_rows(url)
+    first = dict(zip(rows["fields"], rows["rows"][0], strict=True))
+    body = {"stage": first["stage"], "rollout": first["id"], "label": "bad", "comment": "rude"}
+    assert httpx.post(f"{url}/api/labels?generation=1&n=0", json=body).status_code == 200
+    assert len(httpx.get(f"{url}/api/labels.jsonl").text.splitlines()) == 1
+    path = desk / "rollouts" / f"{first['stage']}.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    (again,) = [line for line in lines if line["id"] == first["id"]]
+    again["messages"][-1]["content"] = "Something else."
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    labels = [Labels(RunFolder.open_to_read(desk))]
+    assert list(labels[0].examples()) == []
+    assert "has a label, and is no longer there" in caplog.text
+    index = RunIndex([desk])
+    index.refresh()
+    assert labels_of(labels, index) == []
 
 
 def test_a_label_that_an_editor_wrote_without_a_line_break_is_kept(desk: Path) -> None:

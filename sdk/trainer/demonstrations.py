@@ -47,7 +47,7 @@ async def replay_demonstrations(
     with context.progress.track("gold check", len(shown)) as step:
         played = await play_scripts(plays, context, step)
     if found:
-        right = [rollout for rollout in played if is_success(rollout, context.success_threshold)]
+        right = [r for r in played if is_success(r, context.success_threshold) and _is_whole(r)]
         if len(right) < len(played):
             left_out = len(played) - len(right)
             context.progress.say(
@@ -58,7 +58,20 @@ async def replay_demonstrations(
     return played
 
 
+def _is_whole(rollout: Rollout) -> bool:
+    """Whether it was played to its end: of one that a limit cut off, the model would not learn how it ends."""
+    return rollout.stop_reason == "answered"
+
+
 def _require_success(rollouts: Sequence[Rollout], threshold: float) -> None:
+    cut = [rollout for rollout in rollouts if is_success(rollout, threshold) and not _is_whole(rollout)]
+    if cut:
+        first = cut[0]
+        raise ConfigError(
+            f"{len(cut)} of {len(rollouts)} demonstrations were not played to their end; the first is task "
+            f"{first.task.id}, with {len(first.task.demonstration)} messages, which {first.stop_reason} ended after "
+            f"{first.turns}: raise limits.max_turns and limits.max_calls, or shorten the demonstration"
+        )
     wrong = [r for r in rollouts if not is_success(r, threshold)]
     if wrong:
         reasons = "\n".join(f"  task {r.task.id}: {_reason(r)}" for r in wrong[:_SHOWN])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 from importlib import resources
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import sdk
 from mcp_bridge.records import Tool
 from sdk.errors import ConfigError, ModelError
+from sdk.policies.grammar import ReplyGrammars
 from sdk.policies.protocol import Sampling
 from sdk.policies.rendering import make_renderer
 from sdk.policies.scripted import ScriptedPolicy
@@ -48,6 +50,78 @@ def qwen3_tokenizer(smollm2_tokenizer: Any) -> Any:
     tokenizer.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"])
     tokenizer.chat_template = resources.files("trl").joinpath("chat_templates/qwen3.jinja").read_text()
     return tokenizer
+
+
+def takes(grammar: Any, renderer: Any, reply: Message, tools: list[Tool]) -> bool:
+    derivation = grammar.begin()
+    said = [token for token in renderer.encode_reply(reply, tools) if token not in renderer.stop_token_ids]
+    return all(bool(derivation.allowed()[token]) and derivation.take(token) is None for token in said)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "template"])
+def test_a_held_reply_of_a_model_that_reasons_may_call_with_and_without_reasoning(
+    qwen3_tokenizer: Any, order_tool: Tool, family: str
+) -> None:
+    """Qwen3's template writes empty reasoning before calls that have none."""
+    renderer = make_renderer(qwen3_tokenizer, family=family)
+    grammars = ReplyGrammars.of(renderer, qwen3_tokenizer, vocabulary=len(qwen3_tokenizer))
+    calls = [ToolCall(id=f"c{n}", name=order_tool.name, arguments={"order_id": str(n)}) for n in range(2)]
+    replies = [
+        Message(role="assistant", tool_calls=calls[:1]),
+        Message(role="assistant", tool_calls=calls),
+        Message(role="assistant", reasoning="I look it up.", tool_calls=calls[:1]),
+        Message(role="assistant", reasoning="I look them up.", tool_calls=calls),
+    ]
+    for reply in replies:
+        assert takes(grammars.text_or_calls([order_tool]), renderer, reply, [order_tool])
+        assert takes(grammars.calls([order_tool]), renderer, reply, [order_tool])
+    call = "<tool_call>\n" + json.dumps({"name": order_tool.name, "arguments": {"order_id": "7"}}) + "\n</tool_call>"
+    derivation = grammars.calls([order_tool]).begin()
+    for token in qwen3_tokenizer.encode(call, add_special_tokens=False):
+        assert derivation.allowed()[token]
+        assert derivation.take(token) is None
+    wrong = Message(role="assistant", tool_calls=[ToolCall(id="c", name="another", arguments={})])
+    assert not takes(grammars.calls([order_tool]), renderer, wrong, [order_tool])
+
+
+def test_a_model_of_instructions_alone_has_its_template_and_not_the_renderer_of_those_that_reason(
+    qwen3_tokenizer: Any,
+) -> None:
+    assert make_renderer(qwen3_tokenizer, family="Qwen/Qwen3-4B-Instruct-2507").family == "template"
+
+
+def test_a_size_whose_prompt_is_not_its_familys_keeps_its_name(qwen3_tokenizer: Any) -> None:
+    tokenizer = copy.deepcopy(qwen3_tokenizer)
+    pads = [f"<|{name}_pad|>" for name in ("image", "video")]
+    tokenizer.add_tokens(["<|vision_start|>", "<|vision_end|>", *pads], special_tokens=True)
+    small = make_renderer(tokenizer, family="Qwen/Qwen3.5-0.8B")
+    assert small.family == "Qwen/Qwen3.5-0.8B"
+    assert small.start(ASK, []) != make_renderer(tokenizer, family="qwen3.5").start(ASK, [])
+    saved = copy.copy(tokenizer)
+    saved.name_or_path = "/runs/desk/model"
+    assert make_renderer(saved, family=small.family).start(ASK, []) == small.start(ASK, [])
+
+
+def test_replies_that_a_hand_written_family_cannot_write_are_refused(qwen3_tokenizer: Any, order_tool: Tool) -> None:
+    renderer = make_renderer(qwen3_tokenizer, family="qwen3")
+    call = ToolCall(id="c", name="get_order", arguments={"order_id": "7"})
+    parse = renderer.parse
+    renderer.parse = lambda *_, **__: parse([], [])  # type: ignore[method-assign]
+    for message in (Message(role="assistant", content="Hello"), Message(role="assistant", tool_calls=[call])):
+        with pytest.raises(ModelError, match=r"'qwen3' writes a reply of (text|one call) that is not read as one"):
+            renderer.encode_reply(message, [order_tool])
+    renderer = make_renderer(qwen3_tokenizer, family="qwen3")
+    renderer.stop_token_ids = []
+    with pytest.raises(ModelError, match="without the token that ends them"):
+        renderer.encode_reply(Message(role="assistant", content="Hello"), [])
+
+
+def test_numbers_that_json_does_not_have_are_no_arguments(qwen3_tokenizer: Any, order_tool: Tool) -> None:
+    renderer = make_renderer(qwen3_tokenizer, family="qwen3")
+    for number in ("NaN", "1e400", "-Infinity"):
+        text = f'<tool_call>\n{{"name": "get_order", "arguments": {{"order_id": {number}}}}}\n</tool_call><|im_end|>'
+        (call,) = renderer.parse(qwen3_tokenizer.encode(text, add_special_tokens=False), [order_tool]).tool_calls
+        assert call.error is not None
 
 
 def test_a_known_hub_name_gets_the_hand_written_renderer_and_a_folder_the_template(qwen3_tokenizer: Any) -> None:

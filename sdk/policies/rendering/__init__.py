@@ -29,12 +29,13 @@ def make_renderer(tokenizer: Any, *, family: str | None = None) -> ChatRenderer:
         return TemplateRenderer(tokenizer)
     from renderers.base import MODEL_RENDERER_MAP
 
-    if family is None:
-        family = MODEL_RENDERER_MAP.get(getattr(tokenizer, "name_or_path", ""), "template")
-    family = MODEL_RENDERER_MAP.get(family, family)
+    name = getattr(tokenizer, "name_or_path", "") if family is None else family
+    if family is None or family in MODEL_RENDERER_MAP:
+        # The library has for them the renderer of models that reason, and these write no reasoning, not even empty.
+        family = "template" if name.endswith("-Instruct-2507") else MODEL_RENDERER_MAP.get(name, "template")
     if family == "template":
         return TemplateRenderer(tokenizer)
     families = sorted(set(MODEL_RENDERER_MAP.values()))
     if family not in families:
         raise ModelError(f"renderer family {family!r} is unknown; choose 'template' or one of {', '.join(families)}")
-    return LibraryRenderer(tokenizer, family)
+    return LibraryRenderer(tokenizer, family, name if name in MODEL_RENDERER_MAP else "")

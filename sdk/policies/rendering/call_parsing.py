@@ -54,9 +54,11 @@ def check_arguments(value: Any) -> tuple[dict[str, Any], str | None]:
     if deeper_than(value, _MOST_LEVELS):
         return {}, f"the arguments are nested more than {_MOST_LEVELS} levels deep"
     try:
-        json.dumps(value, ensure_ascii=False).encode()
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
         return {}, "the arguments hold half of a surrogate pair (a lone \\ud8xx escape); write the character itself"
+    except ValueError:
+        return {}, "the arguments hold a number that JSON does not have (NaN or an infinite one)"
     return value, None
 
 

@@ -25,18 +25,29 @@ _PROBLEMS = {
 class LibraryRenderer:
     """One of the library's hand-written renderers, with text kept from becoming control tokens."""
 
-    def __init__(self, tokenizer: Any, family: str) -> None:
-        """Raises `ModelError` where the family's renderer does not fit the tokenizer."""
+    def __init__(self, tokenizer: Any, family: str, name: str = "") -> None:
+        """`name`: of the model on the hub, where it is known; some families have sizes with another prompt.
+
+        Raises `ModelError` where the family's renderer does not fit the tokenizer.
+        """
         from renderers import config_from_name, create_renderer
 
         self.family = family
         self._codec = PlainTextCodec(tokenizer)
         self._tools = ByTools(lambda tools: [self._codec.protect(tool.as_openai()) for tool in tools] or None)
         try:
-            self._renderer = create_renderer(_ProtectingTokenizer(tokenizer, self._codec), config_from_name(family))
+            self._renderer, plain = (
+                create_renderer(_ProtectingTokenizer(tokenizer, self._codec, called), config_from_name(family))
+                for called in (name or getattr(tokenizer, "name_or_path", ""), "")
+            )
         except (ValueError, AssertionError, TypeError) as error:
             raise ModelError(f"renderer {family!r} does not fit this tokenizer: {error}") from error
         self.stop_token_ids = list(self._renderer.get_stop_token_ids())
+        asked = protected_messages(self._codec, [ASK])
+        if name and self._renderer.render_ids(asked, add_generation_prompt=True) != plain.render_ids(
+            asked, add_generation_prompt=True
+        ):
+            self.family = name  # a saved folder has no name that tells
 
     def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:
         return rendered_history(lambda heard: self._render(heard, tools, generation_prompt=True), messages)
@@ -89,7 +100,25 @@ class LibraryRenderer:
 
     def encode_reply(self, message: Message, tools: Sequence[Tool]) -> list[int]:
         opening = self._render([ASK], tools, generation_prompt=True)
-        whole = self._renderer.render(protected_messages(self._codec, [ASK, message]), tools=self._tools(tools))
+        ids = self._encoded(message, tools, opening)
+        if not ids or ids[-1] not in self.stop_token_ids:
+            raise ModelError(f"renderer {self.family!r} writes replies without the token that ends them")
+        read = self.parse(ids, tools, prompt_ids=opening)
+        # Some templates leave out what is said beside calls; how values are written may need the tools' schemas.
+        as_said = read.content == message.content.strip() or (bool(message.tool_calls) and not read.content)
+        wanted, found = ([(call.name, set(call.arguments)) for call in m.tool_calls] for m in (message, read))
+        if any(call.error for call in message.tool_calls) or (as_said and wanted == found):
+            return ids
+        raise ModelError(
+            f"renderer {self.family!r} writes a reply of {_shown(message)} that is not read as one; replies of its "
+            "model cannot be written for it"
+        )
+
+    def _encoded(self, message: Message, tools: Sequence[Tool], opening: list[int]) -> list[int]:
+        try:
+            whole = self._renderer.render(protected_messages(self._codec, [ASK, message]), tools=self._tools(tools))
+        except Exception as error:  # as in `_render`
+            raise ModelError(f"renderer {self.family!r} fails on {_shown(message)}: {error}") from error
         ids = list(whole.token_ids)
         if ids[: len(opening)] == opening:
             ends = [i for i, token in enumerate(ids) if token in self.stop_token_ids and i >= len(opening)]
@@ -117,6 +146,11 @@ class LibraryRenderer:
             raise ModelError(f"renderer {self.family!r} fails on roles {roles}: {error}") from error
 
 
+def _shown(message: Message) -> str:
+    calls = len(message.tool_calls)
+    return "text" if not calls else "one call" if calls == 1 else f"{calls} calls"
+
+
 class _ProtectingTokenizer:
     """A tokenizer that encodes protected text as plain text; everything else is the wrapped one's.
 
@@ -124,9 +158,10 @@ class _ProtectingTokenizer:
     them (`is_content`) and its ids are the same.
     """
 
-    def __init__(self, tokenizer: Any, codec: PlainTextCodec) -> None:
+    def __init__(self, tokenizer: Any, codec: PlainTextCodec, name: str) -> None:
         self._tokenizer = tokenizer
         self._codec = codec
+        self.name_or_path = name
 
     def encode(self, text: str, **_: Any) -> list[int]:
         return self._codec.encode(text)

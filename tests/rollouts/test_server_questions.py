@@ -25,7 +25,7 @@ TINY = {
     "grpo.max_steps": 0,
     "evaluation.heldout": 1,
     "evaluation.max_served": 0,
-    "limits": {"max_turns": 1, "max_turn_tokens": 4, "max_tokens": 8},
+    "limits": {"max_turns": 2, "max_turn_tokens": 4, "max_tokens": 8},
 }
 
 

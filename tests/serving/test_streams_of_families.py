@@ -135,7 +135,10 @@ def test_a_hand_written_family_says_its_text_with_each_token(
     renderer = renderers[family]
     prompt = renderer.start([ASK], [TOOL])
     text = "The order has left the house this morning, and comes on Monday if the roads are clear and nobody is ill."
-    ids = renderer.encode_reply(Message(role="assistant", content=text, reasoning=""), [TOOL])
+    try:
+        ids = renderer.encode_reply(Message(role="assistant", content=text, reasoning=""), [TOOL])
+    except ModelError:  # of this family no whole reply is known
+        ids = tokenizer.encode(text, add_special_tokens=False)
     settled, heard = settled_reply(renderer, prompt, REQUEST, [TOOL]), []
     for token in ids:
         settled.hear(token)

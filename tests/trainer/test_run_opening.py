@@ -17,7 +17,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp_types import ToolAnnotations
 
 import sdk
-from mcp_bridge import SourceError
+from mcp_bridge import SourceError, behaves
 from sandboxes.helpdesk import Helpdesk
 from sdk.progress import Console
 from sdk.traces.run_lock import RunLock
@@ -187,6 +187,28 @@ async def test_destructive_tools_that_are_named_or_simulated_are_trained_on(tmp_
 async def test_a_name_that_no_tool_has_cannot_be_allowed(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="allow_destructive names 'cancel_ordr', which is none of the tools: cancel_"):
         await started(tmp_path / "run", tools=shop(), config={**TINY, "allow_destructive": ["cancel_ordr"]})
+
+
+async def test_a_demonstration_that_a_limit_cuts_off_is_refused_before_the_training(
+    tmp_path: Path, tiny_model_dir: Path
+) -> None:
+    """It would teach calls, and never how to end."""
+
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    call = {"id": "c", "name": "add", "arguments": {"a": 1, "b": 2}}
+    steps = [{"role": "assistant", "tool_calls": [call]}, {"role": "assistant", "content": "3"}]
+    tasks = [{"prompt": f"1 + 2, for the {number}. time?", "demonstration": steps} for number in range(3)]
+    with pytest.raises(sdk.ConfigError, match="not played to their end; .* turn_limit ended after 1: raise limits"):
+        await sdk.train_async(
+            behaves(read_only=True)(add),
+            tasks,
+            lambda rollout: bool(rollout.calls),
+            str(tiny_model_dir),
+            tmp_path / "run",
+            {**TINY, "warm_start.max_steps": 1, "limits": {"max_turns": 1}},
+        )
 
 
 async def test_evaluating_on_destructive_live_tools_warns_and_the_report_names_them(

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 
 from mcp_bridge.records import Tool
 
-from ..errors import ConfigError, PolicyFailure
+from ..errors import ConfigError, ModelError, PolicyFailure
 from ..evaluation.conditions import is_success
 from ..policies.protocol import Agent
 from ..policies.rendering import ChatRenderer
+from ..policies.rendering.renderer import PROBE_CALL, PROBE_TOOL
 from ..policies.scripted import Script, ScriptedAgent, replay_demonstration
 from ..policies.token_agent import render_demonstration
 from ..policies.tool_prompt import render_less
@@ -80,6 +81,17 @@ def _require_success(rollouts: Sequence[Rollout], threshold: float) -> None:
             f"{len(wrong)} of {len(rollouts)} demonstrations do not pass the verifier when they are played in the "
             f"world; correct the task, the tools or the verifier, or leave the demonstration out:\n{reasons}{more}"
         )
+
+
+def unwritable(renderer: ChatRenderer, shown: ToolPrompt) -> str | None:
+    """Why no reply can be written as the model would have sampled it, so that no demonstration can be learned from;
+    None where one can. `shown`: of the tools, in prompts."""
+    try:
+        for said in (Message(role="assistant", tool_calls=[PROBE_CALL]), Message(role="assistant", content="Done.")):
+            render_less(renderer, shown).encode_reply(said, [PROBE_TOOL])
+    except ModelError as error:
+        return str(error)
+    return None
 
 
 def demonstration_rows(rollouts: Sequence[Rollout], renderer: ChatRenderer, tools: Sequence[Tool]) -> list[TokenRow]:

@@ -47,7 +47,7 @@ from ..verifiers import VerifierLike, check_verifier
 from .compute_plan import check_memory, context_of_rollouts, settle_sampler
 from .config import TrainConfig
 from .curriculum import interleaved
-from .demonstrations import demonstration_rows, replay_demonstrations, rows_by_agent
+from .demonstrations import demonstration_rows, replay_demonstrations, rows_by_agent, unwritable
 from .groups import STAGE as GRPO
 from .groups import check_groups, drawn_tool_prompt
 from .isolation import ONLY_READ, refuse_shared_state, try_isolation
@@ -333,6 +333,13 @@ class _Run:
         async with open_learner(model, self.config, self.context, context_tokens=context) as learner:
             engine = self.context.engine(learner.agent)
             self.config = learner.config
+            shown = next(iter(lengths_of(self.config.tool_prompt)))
+            if self.config.warm_start.max_steps and (problem := unwritable(learner.renderer, shown)) is not None:
+                if demonstrations:
+                    raise ConfigError(f"no demonstration can be learned from: {problem}; set warm_start.max_steps to 0")
+                self.progress.say(f"no demonstration is searched, because none can be learned from: {problem}")
+                self._skip_warm_start()
+                learner.use_options(self.config)
             await self._measure(learner, engine, UNTRAINED, "untrained")
             if self.validation:
                 await keep_untrained(learner, engine, self.validation, self.context, self.config)
@@ -387,9 +394,12 @@ class _Run:
         if rollouts and self.counts_steps:
             self.config = self.config.changed({"warm_start.max_steps": warm_start_steps(len(rollouts), options)})
         if not rollouts:
-            self.config = self.config.changed({"warm_start.max_steps": 0})
-            require_a_way_to_learn(ThreeWaySplit(self.train, self.validation, self.heldout), self.config)
+            self._skip_warm_start()
         return rollouts
+
+    def _skip_warm_start(self) -> None:
+        self.config = self.config.changed({"warm_start.max_steps": 0})
+        require_a_way_to_learn(ThreeWaySplit(self.train, self.validation, self.heldout), self.config)
 
     async def _probe(self) -> None:
         """Before training: a verifier that rewards degenerate policies would train one."""

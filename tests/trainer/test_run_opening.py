@@ -19,6 +19,8 @@ from mcp_types import ToolAnnotations
 import sdk
 from mcp_bridge import SourceError, behaves
 from sandboxes.helpdesk import Helpdesk
+from sdk.errors import ModelError
+from sdk.policies.rendering.template import TemplateRenderer
 from sdk.progress import Console
 from sdk.traces.run_lock import RunLock
 from sdk.trainer.run_identity import EMBEDDED_BYTES, bytes_still_needed, weight_bytes
@@ -200,7 +202,7 @@ async def test_a_demonstration_that_a_limit_cuts_off_is_refused_before_the_train
     call = {"id": "c", "name": "add", "arguments": {"a": 1, "b": 2}}
     steps = [{"role": "assistant", "tool_calls": [call]}, {"role": "assistant", "content": "3"}]
     tasks = [{"prompt": f"1 + 2, for the {number}. time?", "demonstration": steps} for number in range(3)]
-    with pytest.raises(sdk.ConfigError, match="not played to their end; .* turn_limit ended after 1: raise limits"):
+    with pytest.raises(sdk.ConfigError, match=r"not played to their end; .* turn_limit ended after 1: raise limits"):
         await sdk.train_async(
             behaves(read_only=True)(add),
             tasks,
@@ -209,6 +211,35 @@ async def test_a_demonstration_that_a_limit_cuts_off_is_refused_before_the_train
             tmp_path / "run",
             {**TINY, "warm_start.max_steps": 1, "limits": {"max_turns": 1}},
         )
+
+
+def no_reply(*_: Any) -> list[int]:
+    raise ModelError("the renderer writes replies without the token that ends them")
+
+
+@pytest.mark.parametrize("shown", [True, False])
+async def test_where_no_reply_can_be_written_there_is_no_warm_start(
+    tmp_path: Path, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch, shown: bool
+) -> None:
+    monkeypatch.setattr(TemplateRenderer, "encode_reply", no_reply)
+    steps = {"demonstration": [{"role": "assistant", "content": "2"}]} if shown else {}
+    tasks = [{**task, **steps} for task in TASKS]
+    heard = Heard()
+    options = {"warm_start.max_steps": 1, "grpo.max_steps": 1, "grpo.num_generations": 2, "evaluation.max_served": 0}
+    given = (look_up, tasks, lambda rollout: True, str(tiny_model_dir), tmp_path / "run")
+    how = {**TINY, **options, "limits": {"max_turns": 1, "max_turn_tokens": 4}}
+    if shown:
+        with pytest.raises(sdk.ConfigError, match=r"learned from: the renderer .*; set warm_start\.max_steps to 0"):
+            await sdk.train_async(*given, how, progress=heard)
+    else:
+        await sdk.train_async(*given, how, progress=heard)
+        assert any("no demonstration is searched, because none can be learned from" in line for line in heard.lines)
+
+
+@behaves(read_only=True)
+def look_up(name: str) -> str:
+    """Look it up."""
+    return name
 
 
 async def test_evaluating_on_destructive_live_tools_warns_and_the_report_names_them(

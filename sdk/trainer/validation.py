@@ -118,6 +118,7 @@ class Validating:
         self._tasks = tasks
         self._config = config
         self._context = replace(context, progress=Silent())
+        self._progress = context.progress
         self._folder = folder = context.run_folder
         self._scope: anyio.CancelScope | None = None
         self._stopped = False
@@ -167,6 +168,11 @@ class Validating:
         self._folder.append_metrics(line)
         if "success" in line:
             self._lines[step] = line
+        if line["unscored"] and self._patience:
+            self._progress.say(
+                f"{line['unscored']} of {len(self._tasks)} kept-aside tasks have no score after step {step}: by this "
+                "measurement GRPO does not end early"
+            )
         self.seconds = time.monotonic() - started
 
     def stop(self) -> None:

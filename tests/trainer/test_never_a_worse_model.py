@@ -260,6 +260,25 @@ def killed(*_: object) -> None:
     raise Killed
 
 
+def right_untrained_or_not_scored(rollout: sdk.Rollout) -> float:
+    """As `right_untrained`; some tasks that are kept aside are never scored."""
+    if rollout.step < 0 and int(rollout.task.opening()[-1].content.strip("?").split()[-1]) % 2:
+        raise sdk.VerifierError("the records cannot be reached")
+    return right_untrained(rollout)
+
+
+def test_tasks_without_a_score_keep_a_run_from_ending_early_and_it_says_so(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    heard, words = Heard(), [f"Where is order {n}?" for n in range(30)]
+    options = {**BRIEF, "grpo.save_steps": 1, "evaluation.early_stopping_patience": 1, "grpo.max_steps": 3}
+    given = ([read_order], words, right_untrained_or_not_scored, tiny_model_dir, tmp_path / "run", options)
+    sdk.train(*given, progress=heard)
+    told = [line for line in heard.lines if line.endswith("by this measurement GRPO does not end early")]
+    assert told
+    assert not any("ended early" in line for line in heard.lines)
+
+
 @pytest.mark.timeout(300)
 def test_a_run_ends_early_says_so_is_as_it_was_when_called_again_and_can_be_trained_longer(
     tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -29,6 +29,8 @@ class StepFigures(BaseModel, frozen=True):
     reward: float | None
     scores: Mapping[str, Sequence[float]]
     """By task."""
+    ends: tuple[float, float]
+    """The lowest and the highest score; 0 and 0 without any."""
     diversity: float | None
     """Distinct answers over distinct expected ones, at most 1, with the commonest answer of each task: a policy that
     learns to answer right keeps it, and one that answers every task alike does not. None below two expected answers."""
@@ -52,6 +54,7 @@ def step_figures(step: int, rollouts: Sequence[Rollout]) -> StepFigures:
     """The figures of one step's rollouts."""
     scored = [r for r in rollouts if r.scored and not is_canary(r)]
     scores: dict[str, list[float]] = defaultdict(list)
+    ends = [r.verdict.score for r in scored if r.verdict is not None] or [0.0]
     parts: dict[str, list[float]] = defaultdict(list)
     callers: dict[str, Counter[str]] = defaultdict(Counter)
     for rollout in scored:
@@ -66,6 +69,7 @@ def step_figures(step: int, rollouts: Sequence[Rollout]) -> StepFigures:
         rollouts=len(scored),
         reward=_share([score for of_task in scores.values() for score in of_task]),
         scores=scores,
+        ends=(min(ends), max(ends)),
         diversity=_diversity(scored),
         length=_share([r.sampled_tokens for r in scored]),
         cut_off=_share([r.stop_reason in CUT_OFF for r in scored]),
@@ -340,7 +344,7 @@ def _rise(
 
 def _scale(history: Sequence[StepFigures], settings: AlarmSettings) -> float:
     """How far scores reach: see `AlarmSettings.min_rise`."""
-    ends = [end for one in history for scores in one.scores.values() for end in (min(scores), max(scores))]
+    ends = [end for one in history for end in one.ends]
     return (max(0.0, settings.success_threshold, *ends) - min(0.0, settings.success_threshold, *ends)) or 1.0
 
 

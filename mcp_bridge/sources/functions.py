@@ -255,6 +255,8 @@ def _takes_none(hint: Any) -> bool:
         return False
     except PydanticUserError:  # it has no JSON form, as will be said
         return True
+    except Exception:  # a validator of the user's, which was not made for None
+        return False
     return True
 
 

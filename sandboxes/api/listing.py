@@ -406,6 +406,9 @@ class Lister:
         named = [key for key in keys if key == cursor] or [key for key in keys if key.rpartition("/")[2] == own]
         beside = {key.rpartition("/")[0] for key, _ in rows}
         key = next((one for one in named if one.rpartition("/")[0] in beside), named[0] if named else "")
+        listed = [one for one, _ in rows]
+        if key in listed:  # a client's own cursor: the id of a row, where the twin's are whole keys
+            return listed.index(key) + after
         row = self._store.get(table.name, key)
         if not named or (row is None and any(column is not None for column, _ in order)):
             why = ", because its row was deleted and the list is sorted" if named else ""

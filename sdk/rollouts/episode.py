@@ -247,7 +247,12 @@ class Episode:
         spent = user is not None and len(rollout.user_turns) >= user.max_turns
         if spent and user is not None and user.tools:  # it might change the world
             return "turn_limit"
-        turn = await self._user.turn(rollout, self._call_of_user, seed=self._user_seed)
+        try:
+            turn = await self._user.turn(rollout, self._call_of_user, seed=self._user_seed)
+        except UserFailure:
+            if spent:  # nothing more was to be said
+                return "turn_limit"
+            raise
         if turn is None:
             return "answered"
         if spent and (turn.said or not turn.ended):

@@ -365,11 +365,22 @@ class TimedConnection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unread = self._unread or self.loop.call_later(SEND_S, self.transport.abort)
+        self._unread = self._unread or self.loop.call_later(SEND_S, self._give_up, self._left())
 
     def resume_writing(self) -> None:
         super().resume_writing()
         self._is_read()
+
+    def _left(self) -> int:
+        size: int = self.transport.get_write_buffer_size()
+        return size
+
+    def _give_up(self, before: int) -> None:
+        """The client is given up unless it has read something of what was `before` to be sent."""
+        if (left := self._left()) < before:
+            self._unread = self.loop.call_later(SEND_S, self._give_up, left)
+        else:
+            self.transport.abort()
 
     def _is_read(self) -> None:
         if self._unread is not None:

@@ -20,7 +20,7 @@ from ..errors import ConfigError, ModelError, ToolbakeError
 from ..policies.model_source import ends_in_vllm
 from ..policies.models import load_sampling, load_tokenizer
 from ..policies.protocol import Sampling
-from ..policies.rendering import make_renderer
+from ..policies.rendering import family_of, make_renderer
 from ..policies.rendering.renderer import ASK, PROBE_TOOL
 from ..policies.server_process import ServerProcess, wait_until_ready
 from ..policies.tool_prompt import shown_by_default
@@ -80,7 +80,7 @@ class ServedModel:
         spoken = load_tokenizer(place)
         shown = shown_by_default(spoken.tool_prompt)
         renderer = make_renderer(spoken.tokenizer, family=spoken.family)
-        family = renderer.family
+        family = family_of(renderer.family)
         parser, reasoning = PARSERS.get(family, (None, None))
         if call_parser is None:
             call_parser = parser

@@ -75,15 +75,18 @@ def _lists_joined(text: str) -> str:
     makes "Tell me: The city, The day."."""
     lines: list[str] = []
     items: list[str] = []
+    asks = False
     for line in [*filter(str.strip, text.split("\n")), ""]:
         item = _ITEM.fullmatch(line)
         opens = _OPENS_A_LIST.fullmatch(lines[-1]) if lines and not _ITEM.fullmatch(lines[-1]) else None
         if item and opens:
+            asks |= "?" in item["text"]
             items.append(_INNER_END.sub(",", item["text"]).rstrip(", "))
             continue
         if items and opens:
-            lines[-1] = f"{opens['line']}: {', '.join(items)}{'?' if opens['mark'] == '?' else '.'}"
-            items = []
+            end = "?" if asks or opens["mark"] == "?" else "."
+            lines[-1] = f"{opens['line']}: {', '.join(items)}{end}"
+            items, asks = [], False
         lines.append(line)
     return "\n".join(lines)
 

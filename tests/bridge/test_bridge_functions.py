@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import anyio
 import pytest
-from pydantic import BaseModel, Field, computed_field
+from pydantic import BaseModel, BeforeValidator, Field, computed_field
 
 import mcp_bridge
 from mcp_bridge import CallTimeout, SourceError, ToolFailure, ToolResult
@@ -279,7 +279,11 @@ async def test_a_default_of_none_may_be_given() -> None:
     def find(city: str, most: int = None) -> str:  # type: ignore[assignment]  # noqa: RUF013 - people write so
         return f"{city} {most}"
 
-    async with mcp_bridge.connect(find) as toolset:
+    def shout(word: Annotated[str, BeforeValidator(str.strip)] = None) -> str:  # type: ignore[assignment]  # noqa: RUF013
+        return f"{word}!"
+
+    async with mcp_bridge.connect([find, shout]) as toolset:
+        assert (await toolset.call("shout", {"word": " a "})).text == "a!"
         assert (await toolset.call("find", {"city": "Graz", "most": None})).text == "Graz None"
         assert (await toolset.call("find", {"city": "Graz", "most": "x"})).error_kind == "invalid_arguments"
 

@@ -16,7 +16,7 @@ from mcp_bridge.records import Tool
 from sdk.errors import ConfigError, ModelError
 from sdk.policies.grammar import ReplyGrammars
 from sdk.policies.protocol import Sampling
-from sdk.policies.rendering import make_renderer
+from sdk.policies.rendering import family_of, make_renderer
 from sdk.policies.scripted import ScriptedPolicy
 from sdk.policies.token_agent import TokenAgent, render_demonstration
 from sdk.policies.tool_prompt import render_less
@@ -97,6 +97,7 @@ def test_a_size_whose_prompt_is_not_its_familys_keeps_its_name(qwen3_tokenizer: 
     small = make_renderer(tokenizer, family="Qwen/Qwen3.5-0.8B")
     assert small.family == "Qwen/Qwen3.5-0.8B"
     assert small.start(ASK, []) != make_renderer(tokenizer, family="qwen3.5").start(ASK, [])
+    assert family_of(small.family) == "qwen3.5"
     saved = copy.copy(tokenizer)
     saved.name_or_path = "/runs/desk/model"
     assert make_renderer(saved, family=small.family).start(ASK, []) == small.start(ASK, [])

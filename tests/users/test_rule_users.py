@@ -263,6 +263,7 @@ def lambda_tool() -> str:
         ("Could you please share the following:\n\n* **Order ID:**\n", ["order_id"]),
         ("Could you share these details?\n- **Order ID.** It is in the mail.\n- Reason", ["order_id", "reason"]),
         ("Is this right?\n- Order ID: 2342", []),
+        ("To cancel it:\n- Your order ID?\n- What is the reason?", ["order_id", "reason"]),
         ("I found:\n- Order ID\n- Reason", []),
     ],
 )

@@ -8,7 +8,16 @@ from typing import Any
 from ...errors import ModelError
 from .renderer import ChatRenderer, ParsedReply, append_tokens, reasoning_open
 
-__all__ = ["ChatRenderer", "ParsedReply", "append_tokens", "make_renderer", "reasoning_open"]
+__all__ = ["ChatRenderer", "ParsedReply", "append_tokens", "family_of", "make_renderer", "reasoning_open"]
+
+
+def family_of(name: str) -> str:
+    """The family of a renderer, which may be called by the hub name of a model."""
+    if "/" not in name:
+        return name
+    from renderers.base import MODEL_RENDERER_MAP
+
+    return str(MODEL_RENDERER_MAP.get(name, name))
 
 
 def make_renderer(tokenizer: Any, *, family: str | None = None) -> ChatRenderer:

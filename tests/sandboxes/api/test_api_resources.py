@@ -1134,6 +1134,8 @@ def test_pages_of_rows_of_several_parents_hold_each_once_though_their_numbers_be
     while (cursor := pages[-1]["next_cursor"]) is not None and len(pages) < 9:
         pages.append(ok(twin, "listIssues", limit=2, cursor=cursor))
     assert [[one["number"] for one in page["issues"]] for page in pages] == [[1, 2], [3, 1], [2, 3]]
+    own = [one["number"] for one in ok(twin, "listIssues", limit=2, cursor="2")["issues"]]
+    assert own == [3, 1], "an id is a cursor, too: that of the first row with it"
 
 
 def test_sorted_pages_by_cursor_go_on_where_the_row_of_the_cursor_is_no_longer_listed() -> None:

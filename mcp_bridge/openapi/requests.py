@@ -489,11 +489,15 @@ def form_parameter(name: str, encoding: Encoding | None, schema: Schema | bool =
     return Parameter(name, "query", False, schema, style, explode, allow_reserved=encoding.allow_reserved)
 
 
+def _media_types(encoding: Encoding | None) -> list[str]:
+    """The media types that a document allows for a property of a form."""
+    allowed = encoding.content_type if encoding is not None else None
+    return [one.strip() for one in allowed.split(",")] if allowed and "*" not in allowed else []
+
+
 def _media_type(encoding: Encoding | None) -> str | None:
-    """The media type that a document names for a property of a form."""
-    wanted = encoding.content_type if encoding is not None else None
-    # Several may be allowed, with commas between: the first will do.
-    return wanted.partition(",")[0].strip() if wanted and "*" not in wanted else None
+    """The first of them, which will do."""
+    return next(iter(_media_types(encoding)), None)
 
 
 def _form_pairs(name: str, value: Any, encoding: Encoding | None) -> list[str]:
@@ -519,9 +523,7 @@ def _multipart(name: str, value: Any, encoding: Encoding | None, file_type: str 
     if file_type is None and (wanted is None or wanted.startswith("text/")):
         return [(name, (None, text.encode(), wanted))]
     content, found = _content(text)
-    allowed = [] if wanted is None or encoding is None else (encoding.content_type or "").split(",")
-    kind = found if found in [one.strip() for one in allowed] else wanted or found or file_type
-    return [(name, (name, content, kind))]
+    return [(name, (name, content, found if found in _media_types(encoding) else wanted or found or file_type))]
 
 
 def _content(text: str) -> tuple[bytes, str | None]:

@@ -398,16 +398,16 @@ class Lister:
 
     def _place(self, rows: list[Found], cursor: str, table: Table, order: Order, *, after: bool) -> int:
         """The place of the row that a cursor names, or after it. Where it is no longer listed, of the next one."""
-        for tokens in (self._tokens(rows, table), [key for key, _ in rows]):
-            if cursor in tokens:
-                return tokens.index(cursor) + after
+        tokens = self._tokens(rows, table)
+        if cursor in tokens:
+            return tokens.index(cursor) + after
         keys = self._store.keys(table.name)
         own = row_key(None, [cursor])
         named = [key for key in keys if key == cursor] or [key for key in keys if key.rpartition("/")[2] == own]
         beside = {key.rpartition("/")[0] for key, _ in rows}
         key = next((one for one in named if one.rpartition("/")[0] in beside), named[0] if named else "")
         listed = [one for one, _ in rows]
-        if key in listed:  # a client's own cursor: the id of a row, where the twin's are whole keys
+        if key in listed:  # an id where the tokens are whole keys, or the other way round
             return listed.index(key) + after
         row = self._store.get(table.name, key)
         if not named or (row is None and any(column is not None for column, _ in order)):

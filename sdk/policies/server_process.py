@@ -57,8 +57,7 @@ class ServerProcess:
 
         `url`: where the command lets it listen. `log`: None for a temporary file, which `stop` removes unless a text of
         `last_words` has named it. `shows_log`: our standard error gets it, too, and the file begins anew where it is
-        long. `environment`: what it has beside ours. Raises `PolicyFailure` where it cannot be
-        started.
+        long. `environment`: what it has beside ours. Raises `PolicyFailure` where it cannot be started.
         """
         self._log_goes, self._stopped = log is None, False
         if log is None:

@@ -86,9 +86,10 @@ def _require_success(rollouts: Sequence[Rollout], threshold: float) -> None:
 def unwritable(renderer: ChatRenderer, shown: ToolPrompt) -> str | None:
     """Why no reply can be written as the model would have sampled it, so that no demonstration can be learned from;
     None where one can. `shown`: of the tools, in prompts."""
+    renderer = render_less(renderer, shown)
     try:
         for said in (Message(role="assistant", tool_calls=[PROBE_CALL]), Message(role="assistant", content="Done.")):
-            render_less(renderer, shown).encode_reply(said, [PROBE_TOOL])
+            renderer.encode_reply(said, [PROBE_TOOL])
     except ModelError as error:
         return str(error)
     return None

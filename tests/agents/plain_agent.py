@@ -44,10 +44,12 @@ async def result_of(client, call):
     return {"role": "tool", "tool_call_id": call.id, "content": text}
 
 
-async def plain_agent(task, endpoint):
-    """Asks, calls what the model wants called, and asks again, until it answers."""
+async def plain_agent(task, endpoint, own=()):
+    """Asks, calls what the model wants called, and asks again, until it answers. `own`: functions that are answered
+    here, and not by the world."""
+    names = {one["function"]["name"] for one in own}
     async with model_at(endpoint) as model, tools_at(endpoint) as client:
-        tools = [as_function(tool) for tool in (await client.list_tools()).tools]
+        tools = [*map(as_function, (await client.list_tools()).tools), *own]
         messages = [message.as_openai() for message in task.opening()]
         while True:
             reply = await model.chat.completions.create(model=endpoint.model, messages=messages, tools=tools)
@@ -55,4 +57,6 @@ async def plain_agent(task, endpoint):
             messages.append(message.model_dump(exclude_none=True))
             if not message.tool_calls:
                 return message.content
-            messages += [await result_of(client, call) for call in message.tool_calls]
+            for call in message.tool_calls:
+                noted = {"role": "tool", "tool_call_id": call.id, "content": "noted"}
+                messages.append(noted if call.function.name in names else await result_of(client, call))

@@ -94,20 +94,7 @@ async def test_uses_of_tools_of_its_own_are_no_calls():
     note = {"type": "function", "function": {"name": "note", "parameters": {"type": "object", "properties": {}}}}
 
     async def agent(task, endpoint):
-        messages = [message.as_openai() for message in task.opening()]
-        async with model_at(endpoint) as model, tools_at(endpoint) as tools:
-            offered = [as_function(tool) for tool in (await tools.list_tools()).tools] + [note]
-            while True:
-                reply = await model.chat.completions.create(model=endpoint.model, messages=messages, tools=offered)
-                said = reply.choices[0].message
-                messages.append(said.model_dump(exclude_none=True))
-                if not said.tool_calls:
-                    return said.content
-                for one in said.tool_calls:
-                    is_own = one.function.name == "note"
-                    arguments = json.loads(one.function.arguments)
-                    found = "noted" if is_own else str(await tools.call_tool(one.function.name, arguments))
-                    messages.append({"role": "tool", "tool_call_id": one.id, "content": found})
+        return await plain_agent(task, endpoint, own=[note])
 
     own = sdk.ToolCall(id="", name="note", arguments={})
     found = await play(agent, ScriptedAgent([call("1"), own, own, "Done."]), limits={"max_calls": 1})

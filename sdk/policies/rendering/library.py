@@ -35,18 +35,19 @@ class LibraryRenderer:
         self.family = family
         self._codec = PlainTextCodec(tokenizer)
         self._tools = ByTools(lambda tools: [self._codec.protect(tool.as_openai()) for tool in tools] or None)
+
+        def called(known_as: str) -> Any:
+            return create_renderer(_ProtectingTokenizer(tokenizer, self._codec, known_as), config_from_name(family))
+
+        def prompt_of(renderer: Any) -> list[int]:
+            return list(renderer.render_ids(protected_messages(self._codec, [ASK]), add_generation_prompt=True))
+
         try:
-            self._renderer, plain = (
-                create_renderer(_ProtectingTokenizer(tokenizer, self._codec, called), config_from_name(family))
-                for called in (name or getattr(tokenizer, "name_or_path", ""), "")
-            )
+            self._renderer = called(name or getattr(tokenizer, "name_or_path", ""))
         except (ValueError, AssertionError, TypeError) as error:
             raise ModelError(f"renderer {family!r} does not fit this tokenizer: {error}") from error
         self.stop_token_ids = list(self._renderer.get_stop_token_ids())
-        asked = protected_messages(self._codec, [ASK])
-        if name and self._renderer.render_ids(asked, add_generation_prompt=True) != plain.render_ids(
-            asked, add_generation_prompt=True
-        ):
+        if name and prompt_of(self._renderer) != prompt_of(called("")):
             self.family = name  # a saved folder has no name that tells
 
     def start(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[int]:

@@ -25,7 +25,14 @@ from ..evaluation.conditions import FAMILY, in_order
 from ..evaluation.measurement import SERVED, UNTRAINED, ServedSummary, measure, measure_served, summarise_served
 from ..evaluation.report import CONDITIONS, Report, build_report
 from ..evaluation.report_text import render_short_markdown
-from ..policies.model_source import ModelSource, open_agent, require_shown, second_label, second_source
+from ..policies.model_source import (
+    ModelSource,
+    open_agent,
+    require_shown,
+    second_label,
+    second_source,
+    weights_identity,
+)
 from ..policies.rendering import ChatRenderer
 from ..policies.tool_prompt import describe_trained, lengths_of, shown_by_default
 from ..policies.vllm.server_command import visible_gpus
@@ -185,6 +192,7 @@ async def train_async(
                 handlers=handlers,
             )
             identity |= {**agent_identity(program), **users_identity(user_model, user_judge), **labels}
+            identity |= await anyio.to_thread.run_sync(weights_identity, model)
             playing = open_users(
                 every, source.tools, user_model=user_model, judge=user_judge, rows=options.rollouts.concurrency
             )

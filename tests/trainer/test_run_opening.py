@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import re
@@ -112,6 +113,18 @@ async def test_a_run_goes_on_in_the_precision_it_was_launched_with_only(
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", other)
     with pytest.raises(sdk.RunFolderError, match=f'mixed_precision is "{launched}" in the folder and "{other}" now'):
         await started(tmp_path / "run")
+
+
+async def test_a_run_does_not_go_on_from_another_base_model_of_the_same_name(
+    tmp_path: Path, tiny_model_dir: Path
+) -> None:
+    model = shutil.copytree(tiny_model_dir, tmp_path / "base")
+    start = functools.partial(started, tmp_path / "run", model=str(model), config=TINY | {"grpo.max_steps": 1, "grpo.num_generations": 2})
+    await start()
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    with pytest.raises(sdk.RunFolderError, match=r"weights\..*model\.safetensors is"):
+        await start()
 
 
 async def test_the_option_bf16_is_the_same_run_whatever_the_launcher_says(

@@ -379,10 +379,23 @@ _HIDDEN_IN_LOGS: list[weakref.ref[HiddenInLogs]] = []
 def _without_secrets(record: logging.LogRecord) -> bool:
     told = record.getMessage()
     known = {secret for ref in _HIDDEN_IN_LOGS.copy() if (one := ref()) is not None for secret in one.secrets()}
-    hidden = redacted(told, {form for secret in known for form in _forms_in_urls(secret)})
+    forms = {form for secret in known for form in _forms_in_urls(secret)}
+    hidden = redacted(without_inputs(told), forms)
     if hidden != told:
         record.msg, record.args = hidden, ()
+    if record.exc_info:
+        record.exc_text = redacted(without_inputs(_FORMATTER.formatException(record.exc_info)), forms)
+        record.exc_info = None
     return True
+
+
+_FORMATTER = logging.Formatter()
+_INPUT = re.compile(r"input_value=.*(?=, input_type=)")
+
+
+def without_inputs(text: str) -> str:
+    """An error's text without the values that pydantic quotes: it cuts them, and part of a secret is not found."""
+    return _INPUT.sub(f"input_value={HIDDEN}", text)
 
 
 def _forms_in_urls(secret: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ import pydantic
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND
 
+from ..access.redaction import without_inputs
 from ..control_tools import CONTROL_META
 from ..errors import Delivery, ServerDied, ToolFailure
 from ..records import ErrorKind, ToolResult, error_result
@@ -117,9 +118,8 @@ def _cannot_start(spec: StdioSpec, failure: BaseException | None, notes: Notes, 
 
 
 def _named(error: BaseException | None) -> str:
-    """An error with its type. Of what has not the form of MCP, where, and not the value: cut, as pydantic shows it, a
-    secret in it would not be found."""
-    told, code = str(error), f" (code {error.code})" if isinstance(error, MCPError) else ""
+    """An error with its type. Of what has not the form of MCP, where, and not the value (see `without_inputs`)."""
+    told, code = without_inputs(str(error)), f" (code {error.code})" if isinstance(error, MCPError) else ""
     if isinstance(error, pydantic.ValidationError):
         problems = error.errors(include_input=False, include_url=False, include_context=False)
         told = and_more([f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in problems], _MOST_PROBLEMS, ";")
@@ -288,11 +288,12 @@ class Session:
                 return self._instead_of_answer(name, fault)
             answer = self.answer_in(error)
             if answer is None:
-                raise await self._broken(name, error) from error
+                raise await self._broken(name, error) from None
             return answer
-        # RuntimeError: the result violates the server's own output schema (as the SDK reports it).
+        # RuntimeError: the result violates the server's own output schema (as the SDK reports it). The cause would show
+        # in a traceback what the message does not: values of the server, secrets among them.
         except (RuntimeError, pydantic.ValidationError, *CLOSED) as error:
-            raise await self._broken(name, error) from error
+            raise await self._broken(name, error) from None
         except TaskInterrupted as cut:
             return await self._of_task(name, cut)
         except SystemExit as error:
@@ -311,7 +312,7 @@ class Session:
         try:
             await self._alive().load_changes()
         except (MCPError, RuntimeError, pydantic.ValidationError, *CLOSED) as error:
-            raise await self._broken("tools/list", error) from error
+            raise await self._broken("tools/list", error) from None
 
     def _alive(self) -> Catalogue:
         if self._catalogue is None or self.dead:
@@ -360,7 +361,7 @@ class Session:
         try:
             if fault is not None:
                 return self._instead_of_answer(name, fault)
-            raise await self._broken(name, error)
+            raise await self._broken(name, error) from None
         except ToolFailure as failure:
             failure.delivery = "unknown"
             failure.args = (f"{failure.args[0]} The server had taken the call as task {cut.task_id}.",)

@@ -299,7 +299,7 @@ def _http(name: str, entry: Mapping[str, Any], place: str, folder: Path, options
         options=options,
         secrets=tuple(secrets),
         access=access,
-        credentials=secret_variables([entry["url"]]),
+        credentials=secret_variables([entry["url"], *given.values()]),
     )
 
 

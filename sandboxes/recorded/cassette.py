@@ -27,6 +27,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from mcp_bridge.access.redaction import without_inputs
 from mcp_bridge.appended_files import append_whole, cut_torn_line
 from mcp_bridge.errors import SourceError
 from mcp_bridge.records import ErrorKind, Tool, ToolResult
@@ -379,7 +380,7 @@ class CassetteWriter:
         else:
             # What cancels a call tells of Python's own objects.
             said = str(outcome) if isinstance(outcome, Exception) else "the call was stopped before its answer came"
-            failure = RecordedFailure(type=type(outcome).__name__, text=self.scrubber.text(said))
+            failure = RecordedFailure(type=type(outcome).__name__, text=self.scrubber.text(without_inputs(said)))
         line = CallLine(
             session=session,
             order=order,

@@ -1,7 +1,7 @@
 """Isolation, tried out: one world of a live source is written to, and others are looked at.
 
 Only tools that training may call are called: no destructive ones that are not allowed by name, and none to write with
-that say that they reach an open world.
+that say that they reach an open world. Where no demonstration shows a call, only tools that add something are called.
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ _WRITING = frozenset(
     {"save", "write", "clear", "drop", "reset", "insert", "upsert", "append", "store", "import", "upload", "submit"}
 )
 """First words after which `list`, `view` or `count` is a noun."""
+_ADDING = frozenset(
+    {"create", "add", "make", "write", "save", "store", "append", "insert", "register", "record", "remember", "note"}
+)
+"""Verbs of tools that only add, where they say nothing of themselves: with made-up arguments no others are called."""
 _T = TypeVar("_T")
 _STATE = "its state"
 ONLY_READ = "all its tools only read"
@@ -130,7 +134,7 @@ async def try_isolation(
 ) -> list[Tried]:
     """What the worlds of each source show that is neither simulated nor allowed to share state.
 
-    Written is with the tasks' own calls, else with arguments made from the schemas. `destructive`, `allowed`: as
+    Written is with the tasks' own calls, else by tools that only add, with arguments made from the schemas. `destructive`, `allowed`: as
     `allow_destructive` and `allow_shared_state` of the training. Worlds of sources that turn out to be apart count as
     fresh from now on. Raises `ConfigError` where `allowed` names no source.
     """
@@ -240,13 +244,16 @@ class _Plan:
         trace = f"toolbake-{secrets.token_hex(4)}"
         if not written and _is_functions(world):  # of these it is known anyway that all rollouts share them
             return cls(world, why="no demonstration calls a function that may change something")
+        made_up = [tool for tool in writing if _only_adds(tool) or is_named(tool.name, destructive)]
+        if not written and not made_up:
+            return cls(world, why="no demonstration calls a tool that may write, and none is known to only add something")
         values = [str(value) for call in written for _, value in leaves(call.arguments)]
         short = [value for value in dict.fromkeys(values) if " " not in value]  # a statement may do what it says
         names = {tool.name for tool in reading}
         reading.sort(key=lambda tool: len(tool.input_schema.get("required", ())))
         return cls(
             world,
-            writes=written or some_calls(writing, [trace])[:_MOST_WRITES],
+            writes=written or some_calls(made_up, [trace])[:_MOST_WRITES],
             reads=_distinct(
                 [
                     *[call for call in _gold(tasks) if call.name in names][: _MOST_READS // 2],
@@ -263,6 +270,14 @@ def _reads_by_name(tool: Tool) -> bool:
         return False  # get_or_create does more
     known = found[0] in VERBS or (found[-1] in VERBS and found[0] not in _WRITING)  # campaign_list, but not clear_list
     return says.read_only is None and not says.destructive and known and not verb_and_object("_".join(found))[0]
+
+
+def _only_adds(tool: Tool) -> bool:
+    """By its annotations; by its name, where it says nothing of itself: MCP takes such a tool for destructive."""
+    if tool.annotations.destructive is not None:
+        return not tool.annotations.destructive
+    found = words(tool.name_at_source or tool.name)
+    return not {"or", "and", "all"} & {*found} and not _ADDING.isdisjoint({*found[:1], *found[-1:]})
 
 
 def _gold(tasks: Iterable[Task]) -> list[ToolCall]:

@@ -1,7 +1,9 @@
 """Secrets of a command, its environment, its headers or a URL: kept out of errors, and out of what a policy reads."""
 
 import json
+import logging
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from listening_servers import serving
 from mcp import Client
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 import mcp_bridge
 from mcp_bridge import SourceError, ToolFailure, ToolResult
@@ -327,6 +334,41 @@ async def test_a_line_and_a_result_in_a_wrong_form_tell_no_part_of_a_credential(
         assert part not in caplog.text + str(failure.value)
 
 
+@pytest.mark.parametrize("token", ["ghp_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", "sk-9f8a7b6c5d4e"])
+async def test_an_error_in_a_wrong_form_tells_no_part_of_a_token(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    async def answer(request: Request) -> Response:
+        asked = await request.json() if request.method == "POST" else {}
+        if "id" not in asked:
+            return Response(status_code=202)
+        about = {"name": "refusing", "version": "1"}
+        told: dict[str, Any] = {
+            "initialize": {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about},
+            "tools/list": {"tools": [{"name": "act", "inputSchema": {"type": "object"}}]},
+        }
+        end: dict[str, Any] = {"result": told.get(asked["method"])}
+        if asked["method"] == "tools/call":
+            end = {"error": {"code": "E_AUTH", "message": f"invalid {request.headers['authorization']}"}}
+        return JSONResponse({"jsonrpc": "2.0", "id": asked["id"], **end})
+
+    monkeypatch.setenv("STOCK_TOKEN", token)
+    with serving(Starlette(routes=[Route("/mcp", answer, methods=["GET", "POST", "DELETE"])])) as port:
+        entry = {
+            "url": f"http://127.0.0.1:{port}/mcp",
+            "headers": {"Authorization": "Bearer ${STOCK_TOKEN}"},
+            "toolbake": {"protocol": "2025-06-18"},
+        }
+        async with mcp_bridge.connect({"mcpServers": {"a": entry}}) as toolset:
+            with pytest.raises(ToolFailure, match="JSONRPCError") as failure:
+                await toolset.call("act", {})
+    told = "".join(traceback.format_exception(failure.value))
+    told += "".join(logging.Formatter().format(record) for record in caplog.records)
+    assert "Error parsing JSON response" in told
+    for part in (token[-4:], token[:8]):
+        assert part not in told
+
+
 SECRET = "tok-12345"
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.text().map(lambda text: f"{text}{SECRET}{text}"),
@@ -362,6 +404,14 @@ def test_the_credentials_of_a_url_are_its_headers_its_user_and_what_the_login_ga
     hidden = "pass-67890 key-13579 YW5uOnBhc3MtYmFzaWM= pass-basic key-86420 tok-24680"
     shown = "northern application/json seventeen host"
     assert hiding.result(ToolResult(text=f"{hidden} {shown}")).text == f"*** *** *** *** *** *** {shown}"
+
+
+def test_a_secret_variable_is_a_credential_in_a_header_of_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_TOKEN", "tk-0a1b2c3d4e5f6071")
+    entry = {"url": "https://host/mcp", "headers": {"X-Workspace": "acme:${ACME_TOKEN}"}}
+    [spec] = identify({"mcpServers": {"a": entry}})
+    hiding = Hiding(lambda: spec.credentials, "a")  # type: ignore[union-attr]
+    assert hiding.result(ToolResult(text="you sent acme:tk-0a1b2c3d4e5f6071")).text == "you sent acme:***"
 
 
 @pytest.mark.parametrize(

@@ -366,6 +366,30 @@ async def test_a_tool_that_clears_a_list_is_not_asked_what_was_written() -> None
     assert kept == ["milk", "bread"]
 
 
+async def test_with_made_up_arguments_only_tools_that_add_are_called() -> None:
+    server, kept = MCPServer("shop", log_level="ERROR"), ["Ann", "Bob"]
+    wrote = list[str]()
+
+    def acting(name: str) -> None:
+        server.tool(name=name, structured_output=False)(lambda: wrote.append(name) or "ok")
+
+    for name in ("delete_all_customers", "purge", "send_invoices", "reset_and_create", "add_all", "update_prices"):
+        acting(name)
+    server.tool(name="list_customers", structured_output=False)(lambda: ", ".join(kept))
+    lines = await trained(server, ["Look.", "Look again."])
+    assert wrote == []
+    assert any("none is known to only add something" in line for line in lines)
+
+    @server.tool(structured_output=False)
+    def create_customer(name: str) -> str:
+        kept.append(name)
+        return "ok"
+
+    said = await refusal(server, ["Look.", "Look again."])
+    assert "what create_customer wrote in one world, list_customers shows in another world" in said
+    assert wrote == []
+
+
 async def test_the_memory_server_shares_its_file_until_each_world_has_one(
     node_server: Callable[[str], list[str]], here: Path
 ) -> None:

@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, quote_plus, unquote, urlsplit, urlunsplit
 
 from ..records import Tool, ToolResult
 
@@ -155,13 +155,22 @@ def public_url(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-def require_http_url(url: str, example: str) -> None:
-    """Raises `ValueError` for what is no address to ask, and for one with credentials, which it does not show."""
+def split_url(url: str) -> SplitResult:
+    """Raises `ValueError`, whose text holds no part of the URL."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 - read, it is checked
-    except ValueError:  # its text may hold a part of a password
-        raise ValueError(f"its host or port is not valid; try {example}") from None
+    except ValueError:
+        raise ValueError("the host or port of the URL is not valid") from None
+    return parts
+
+
+def require_http_url(url: str, example: str) -> None:
+    """Raises `ValueError` for what is no address to ask, and for one with credentials, which it does not show."""
+    try:
+        parts = split_url(url)
+    except ValueError as error:
+        raise ValueError(f"{error}; try {example}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"{parts.hostname or url[:40]!r} is not an http(s) URL; try {example}")
     if parts.username or parts.password or parts.query or parts.fragment:

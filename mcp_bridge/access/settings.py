@@ -21,7 +21,7 @@ from urllib.request import getproxies, proxy_bypass
 from ..errors import SourceError, kind_of
 from ..safe_text import did_you_mean
 from ..sources.environment import expanded
-from .redaction import text_secrets, url_secrets
+from .redaction import split_url, text_secrets, url_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ def _check_authorization_code(value: Mapping[str, Any], where: str) -> None:
 
 def _is_here(uri: str) -> bool:
     try:
-        parts = urlsplit(uri)
+        parts = split_url(uri)
         rest = (parts.username, parts.query, parts.fragment)
         return parts.scheme == "http" and parts.hostname in _LOCAL and bool(parts.port) and not any(rest)
     except ValueError:  # a port that is none
@@ -220,7 +220,10 @@ def require_safe(url: str, where: str) -> None:
 
 def is_safe(url: str) -> bool:
     """Whether credentials may be sent to a URL: only by https, or to this machine."""
-    parts = urlsplit(url)
+    try:
+        parts = split_url(url)
+    except ValueError:
+        return False
     return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOCAL))
 
 
@@ -319,10 +322,13 @@ def _proxy(value: Any, place: str, found: list[str]) -> str | Literal[False]:
     if not isinstance(value, str):
         raise SourceError(f'{place}: proxy must be a URL such as "http://proxy.example:3128", or false for none')
     proxy = expanded(value, "proxy", place, found)
-    found += url_secrets(proxy)
-    parts = urlsplit(proxy)
+    try:
+        parts = split_url(proxy)
+    except ValueError as error:
+        raise SourceError(f"{place}: proxy: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise SourceError(f"{place}: proxy must begin with http:// or https:// and name a host")
+    found += url_secrets(proxy)
     if parts.username is not None:
         found.append(base64.b64encode(f"{parts.username}:{parts.password or ''}".encode()).decode())
     return proxy

@@ -9,13 +9,13 @@ import logging
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import replace
 from typing import Any
-from urllib.parse import quote, unquote_plus, urljoin, urlsplit
+from urllib.parse import quote, unquote_plus, urljoin
 
 import anyio
 import anyio.to_thread
 import httpx
 
-from ..access.redaction import HiddenInLogs, Hiding, public_url, redacted
+from ..access.redaction import HiddenInLogs, Hiding, public_url, redacted, split_url
 from ..access.settings import environment_proxy
 from ..errors import CallTimeout, SourceError, ToolFailure
 from ..ledger import current_call
@@ -158,7 +158,10 @@ def _read(spec: OpenApiSpec) -> Document:
 
 def _base_url(spec: OpenApiSpec, document: Document) -> str:
     base = spec.base_url if spec.base_url is not None else next(iter(document.servers), "")
-    parts = urlsplit(base)
+    try:
+        parts = split_url(base)
+    except ValueError as error:
+        raise SourceError(f"{spec.label}: {error}; give where the API is as base_url") from None
     is_open = spec.base_url is None and "{" in base
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or is_open:
         said = f"the document says {public_url(base)!r}" if base else "the document names no server"

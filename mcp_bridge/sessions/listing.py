@@ -9,7 +9,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.abc
@@ -104,22 +104,20 @@ class ReadingTools:
         return "\n".join([*lines, *_more(page.next_cursor)]) or "There are no resources."
 
     async def _template_lines(self, meta: Any) -> list[str]:
+        async def fetch(cursor: str | None) -> tuple[list[types.ResourceTemplate], str | None]:
+            page = await self._client.list_resource_templates(cursor=cursor, meta=meta, cache_mode="bypass")
+            return page.resource_templates, page.next_cursor
+
         lines: list[str] = []
-        cursor: str | None = None
-        while len(lines) < _MOST_TEMPLATES:
-            try:
-                page = await self._client.list_resource_templates(cursor=cursor, meta=meta, cache_mode="bypass")
-            except MCPError as problem:
-                # Servers with resources need not know of templates.
-                if problem.code != METHOD_NOT_FOUND:
-                    raise
-                break
-            lines += [f"{_line(one.uri_template, one, one.mime_type)} [template]" for one in page.resource_templates]
-            cursor = page.next_cursor
-            if cursor is None:
-                break
-        else:
-            lines.append(f"[more than {_MOST_TEMPLATES} templates; the others are not listed]")
+        try:
+            async for page in _pages(fetch, "resources/templates/list"):
+                lines += [f"{_line(one.uri_template, one, one.mime_type)} [template]" for one in page]
+                if len(lines) >= _MOST_TEMPLATES:
+                    return [*lines, f"[there may be more than {len(lines)} templates; the others are not listed]"]
+        except MCPError as problem:
+            # Servers with resources need not know of templates.
+            if problem.code != METHOD_NOT_FOUND:
+                raise
         return lines
 
     async def _read_resource(self, arguments: dict[str, Any], meta: Any) -> str:
@@ -545,13 +543,39 @@ def _with_sound_headers(tool: types.Tool) -> types.Tool:
     return tool.model_copy(update={"input_schema": {"type": "object"}, "meta": meta})
 
 
-async def _list_tools(client: Client) -> list[types.Tool]:
-    tools: list[types.Tool] = []
+_Item = TypeVar("_Item")
+
+
+async def _pages(
+    fetch: Callable[[str | None], Awaitable[tuple[list[_Item], str | None]]], method: str
+) -> AsyncIterator[list[_Item]]:
+    """The pages of a list. `fetch`: a cursor to a page and the next cursor.
+
+    Many servers end a list with an empty cursor, or do not advance: a page that was there already ends it. Raises
+    `RuntimeError` where there are too many.
+    """
+    seen: list[list[_Item]] = []
+    asked: set[str | None] = {None}
     cursor: str | None = None
     for _ in range(_MOST_PAGES):
-        page = await client.list_tools(cursor=cursor, cache_mode="refresh")
-        tools.extend(page.tools)
-        cursor = page.next_cursor
+        page, cursor = await fetch(cursor)
+        if page and page in seen:
+            return
+        yield page
         if cursor is None:
-            return tools
-    raise RuntimeError(f"tools/list has not ended after {_MOST_PAGES} pages")
+            return
+        if cursor in asked:
+            if cursor:
+                logger.warning("%s goes on with the cursor %.80r again; the list may not be whole", method, cursor)
+            return
+        seen.append(page)
+        asked.add(cursor)
+    raise RuntimeError(f"{method} has not ended after {_MOST_PAGES} pages")
+
+
+async def _list_tools(client: Client) -> list[types.Tool]:
+    async def fetch(cursor: str | None) -> tuple[list[types.Tool], str | None]:
+        page = await client.list_tools(cursor=cursor, cache_mode="refresh")
+        return page.tools, page.next_cursor
+
+    return [tool async for page in _pages(fetch, "tools/list") for tool in page]

@@ -24,6 +24,7 @@ from mcp_types import (
     UNSUPPORTED_PROTOCOL_VERSION,
     ErrorData,
 )
+from mcp_types.methods import validate_server_result
 from pydantic import ValidationError
 from pydantic_core import from_json
 
@@ -400,6 +401,8 @@ UNUSABLE_META = "toolbake/unusable"
 """Key in the `_meta` of a tool that was listed in a form that cannot be used; the value says why."""
 
 _NOTHING_KNOWN = {"type": "object"}
+_NEWEST, _BEFORE = "2026-07-28", "2025-11-25"
+"""Revisions with other forms of a tool; those before them have that of the earlier one."""
 _DEEPEST = 190
 """Levels of a message; the SDK's client reads 200."""
 _TOO_DEEP = '"toolbake/too_deep"'
@@ -448,6 +451,10 @@ def _readable(tool: Any, *, any_output: bool) -> Any:
         return _unusable(
             tool, f"its server lists it with a schema of more than {_DEEPEST} levels, which cannot be read"
         )
+    for key in ("inputSchema", "outputSchema"):
+        if isinstance(tool.get(key), dict) and tool[key].get("properties") == []:
+            # PHP writes an object without keys so.
+            tool = {**tool, key: {**tool[key], "properties": {}}}
     schema = tool.get("inputSchema")
     if schema is None or (isinstance(schema, dict) and schema.get("type") is None):
         # Arguments are always an object, whether a server says so or not.
@@ -460,19 +467,38 @@ def _readable(tool: Any, *, any_output: bool) -> Any:
     if isinstance(output, dict) and output.get("type") is None and not any_output:
         tool = {**tool, "outputSchema": {**output, **_NOTHING_KNOWN}}
     elif output is not None and (not isinstance(output, dict) or (output.get("type") != "object" and not any_output)):
-        logger.warning(
-            'tool %r: its output schema is %.80r, and must have the type "object"; its results are not checked',
-            tool["name"],
-            output,
-        )
-        tool = {key: value for key, value in tool.items() if key != "outputSchema"}
+        return _without_output(tool, 'must have the type "object"', any_output=any_output)
+    problem = _wrong_form(tool, any_output=any_output)
+    if problem is not None and "outputSchema" in tool and problem.startswith("outputSchema."):
+        return _without_output(tool, f"is not valid ({problem})", any_output=any_output)
+    if problem is not None:
+        return _unusable(tool, f"its server lists it in a form that MCP does not have: {problem}")
+    return tool
+
+
+def _without_output(tool: dict[str, Any], why: str, *, any_output: bool) -> Any:
+    logger.warning(
+        "tool %r: its output schema is %.80r, and %s; its results are not checked",
+        tool["name"],
+        tool["outputSchema"],
+        why,
+    )
+    return _readable({key: value for key, value in tool.items() if key != "outputSchema"}, any_output=any_output)
+
+
+def _wrong_form(tool: dict[str, Any], *, any_output: bool) -> str | None:
+    """What the SDK's client would refuse the whole list for."""
+    listed = {
+        "tools": [tool],
+        **({"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if any_output else {}),
+    }
     try:
         mcp_types.Tool.model_validate(tool, by_name=False)
+        validate_server_result("tools/list", _NEWEST if any_output else _BEFORE, listed)
     except ValidationError as error:
         problem = error.errors()[0]
-        where = ".".join(map(str, problem["loc"]))
-        return _unusable(tool, f"its server lists it in a form that MCP does not have: {where}: {problem['msg']}")
-    return tool
+        return f"{'.'.join(map(str, problem['loc'])).removeprefix('tools.0.')}: {problem['msg']}"
+    return None
 
 
 def _unusable(tool: dict[str, Any], reason: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import math
 import operator
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -89,8 +89,7 @@ class ServerSource:
         self.state_tool = self._state_tool()
         self._changes = 0
         """Counts how often `tools` has changed."""
-        only_reads = all(tool.annotations.read_only for tool in self.tools)
-        isolation = self.spec.options.isolation or ("shared" if self.control or only_reads else "session")
+        isolation = self.spec.options.isolation or ("shared" if self.control or _only_read(self.tools) else "session")
         self.is_shared = isolation == "shared"
         is_apart = isinstance(self.spec, StdioSpec) and not self.is_shared and not self.control
         self.shared_files = SharedFiles(self.spec) if is_apart and isinstance(self.spec, StdioSpec) else None
@@ -294,6 +293,13 @@ class ServerSource:
         tools = self._tools_of(session)
         if tools == self.tools:
             return
+        if self.is_shared and not (self.spec.options.isolation or self.control or _only_read(tools)):
+            raise ToolFailure(
+                f"the tools of {self.label} have changed ({_told_changes(self.tools, tools)}). All worlds share one "
+                "session of it because its tools only read when it was connected, and now they do not; connect again, "
+                'or set "toolbake": {"isolation": "session"} for it',
+                delivery="not_sent",
+            )
         logger.warning(
             "the tools of %s have changed: %s. Worlds from now on have the new ones; those before keep what their "
             "policies were shown",
@@ -595,6 +601,10 @@ async def open_server(
             await first.close()
         raise
     return source
+
+
+def _only_read(tools: Iterable[Tool]) -> bool:
+    return all(tool.annotations.read_only for tool in tools)
 
 
 def _told_changes(before: Sequence[Tool], after: Sequence[Tool]) -> str:

@@ -1,6 +1,6 @@
 """Variables in the values of an `mcp.json`.
 
-`${NAME}`, `${env:NAME}` and `${NAME:-default}` are read from the environment.
+`${NAME}`, `${env:NAME}` and `${NAME:-default}` are read from the environment. A default may hold `${NAME}` itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WORLD_DIR_PREFIX = "toolbake-world-"
 """How the names of these folders begin."""
 
 _BUILT_IN = {"TOOLBAKE_PYTHON": sys.executable}
-_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-((?:\$\{[^}]*\}|[^}])*))?\}")
 _PROMPT = re.compile(r"\$\{input:([^}]*)\}")
 """What an editor asks its user for."""
 
@@ -39,7 +39,9 @@ def expanded(text: str, field: str, place: str, secrets: list[str], *, has_world
             if has_worlds:
                 return WORLD_DIR
             raise SourceError(f"{place}: {field} uses {WORLD_DIR}, which only a server with a command has")
-        value = os.environ.get(variable, _BUILT_IN.get(variable, default))
+        value = os.environ.get(variable, _BUILT_IN.get(variable))
+        if value is None and default is not None:
+            return expanded(default, field, place, secrets, has_worlds=has_worlds)
         if value is None:
             raise SourceError(
                 f"{place}: {field} uses ${{{variable}}}, but the environment variable {variable} is not set. "
@@ -76,5 +78,8 @@ def read_env_file(value: Any, place: str, folder: Path) -> dict[str, str]:
 
 def secret_variables(texts: Iterable[str]) -> tuple[str, ...]:
     """The values of the environment variables in the texts whose names are those of secrets."""
-    names = dict.fromkeys(match.group(1) for text in texts for match in _VARIABLE.finditer(text))
-    return tuple(os.environ[name] for name in names if name in os.environ and is_secret_name(name))
+    found = [match for text in texts for match in _VARIABLE.finditer(text)]
+    names = dict.fromkeys(match[1] for match in found)
+    own = (os.environ[name] for name in names if name in os.environ and is_secret_name(name))
+    inner = [match[2] for match in found if match[2]]
+    return (*own, *(secret_variables(inner) if inner else ()))

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..access.redaction import is_url, shown_text, shown_value, url_secrets
+from ..access.redaction import is_url, shown_text, shown_value, split_url, url_secrets
 from ..access.settings import read_access
 from ..errors import SourceError, kind_of
 from ..safe_text import json_problem
@@ -392,6 +392,10 @@ def check_url(url: str, place: str) -> None:
     """Raises `SourceError` unless `url` begins with http:// or https:// and names a host."""
     if not re.match(r"https?://[^/?#]+", url, flags=re.IGNORECASE):
         raise SourceError(f"{place}: the URL must begin with http:// or https:// and name a host")
+    try:
+        split_url(url)
+    except ValueError as error:
+        raise SourceError(f"{place}: {error}") from None
 
 
 def _strings(entry: Mapping[str, Any], key: str, place: str) -> dict[str, str]:

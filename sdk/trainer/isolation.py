@@ -134,8 +134,8 @@ async def try_isolation(
 ) -> list[Tried]:
     """What the worlds of each source show that is neither simulated nor allowed to share state.
 
-    Written is with the tasks' own calls, else by tools that only add, with arguments made from the schemas. `destructive`, `allowed`: as
-    `allow_destructive` and `allow_shared_state` of the training. Worlds of sources that turn out to be apart count as
+    Written is with the tasks' own calls, else by tools that only add, with arguments made from the schemas.
+    `destructive`, `allowed`: as `allow_destructive` and `allow_shared_state` of the training. Worlds of sources that turn out to be apart count as
     fresh from now on. Raises `ConfigError` where `allowed` names no source.
     """
     require_known_sources(source, allowed)
@@ -246,7 +246,9 @@ class _Plan:
             return cls(world, why="no demonstration calls a function that may change something")
         made_up = [tool for tool in writing if _only_adds(tool) or is_named(tool.name, destructive)]
         if not written and not made_up:
-            return cls(world, why="no demonstration calls a tool that may write, and none is known to only add something")
+            return cls(
+                world, why="no demonstration calls a tool that may write, and none is known to only add something"
+            )
         values = [str(value) for call in written for _, value in leaves(call.arguments)]
         short = [value for value in dict.fromkeys(values) if " " not in value]  # a statement may do what it says
         names = {tool.name for tool in reading}

@@ -108,6 +108,46 @@ async def test_resources_of_a_server_without_any_are_refused_at_connect() -> Non
                 pass
 
 
+def listing(names: list[str], ends: str) -> Server:
+    """A server with a tool and a template of resources on each page. The last page has the cursor `ends`."""
+    asked = list[str | None]()
+
+    def page(cursor: str | None) -> tuple[str, str]:
+        asked.append(cursor)
+        assert len(asked) < 20, asked
+        place = names.index(cursor) + 1 if cursor in names else 0
+        place = min(place, len(names) - 1)
+        return names[place], names[place] if place < len(names) - 1 else ends
+
+    async def list_tools(_: Any, params: Any) -> types.ListToolsResult:
+        name, end = page(params.cursor if params else None)
+        return types.ListToolsResult(tools=[types.Tool(name=name, input_schema={"type": "object"})], next_cursor=end)
+
+    async def list_templates(_: Any, params: Any) -> types.ListResourceTemplatesResult:
+        name, end = page(params.cursor if params else None)
+        template = types.ResourceTemplate(name=name, uri_template=f"file:///{name}/{{a}}")
+        return types.ListResourceTemplatesResult(resource_templates=[template], next_cursor=end)
+
+    async def list_resources(_: Any, params: Any) -> types.ListResourcesResult:
+        asked.clear()
+        return types.ListResourcesResult(resources=[])
+
+    return Server(
+        "listing", on_list_tools=list_tools, on_list_resources=list_resources, on_list_resource_templates=list_templates
+    )
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "b", "c"]])
+@pytest.mark.parametrize("ends", ["", "a", "again"])
+async def test_a_list_ends_with_an_empty_cursor_or_one_that_was_there(names: list[str], ends: str) -> None:
+    with serving(listing(names, ends).streamable_http_app()) as port:
+        async with mcp_bridge.connect(of_url(f"http://127.0.0.1:{port}/mcp", resources=True)) as toolset:
+            assert [tool.name for tool in toolset.tools][: len(names)] == names
+            told = (await toolset.call("list_resources", {})).text
+            assert [name for name in names if f"{name}/{{a}}" in told] == names
+            assert told.count("[template]") == len(names)
+
+
 @pytest.mark.parametrize("protocol", ERAS)
 async def test_new_worlds_see_a_servers_new_tools_and_old_ones_keep_theirs(
     protocol: str, caplog: pytest.LogCaptureFixture

@@ -46,6 +46,9 @@ USABLE: dict[str, Any] = {
     "answers_circling": {**of_argument({}), "outputSchema": {"type": "object", "allOf": [{"$ref": "#"}]}},
     "answers_list": {**of_argument({}), "outputSchema": []},
     "answers_array": {**of_argument({}), "outputSchema": {"type": "array", "items": {"type": "string"}}},
+    "answers_short": {**of_argument({}), "outputSchema": {"type": "object", "properties": {"a": "string"}}},
+    "answers_required": {**of_argument({}), "outputSchema": {"type": "object", "required": "a"}},
+    "of_php": {"inputSchema": {"type": "object", "properties": []}},
     "untyped_answers": {**of_argument({}), "outputSchema": {"properties": {"a": {"type": "string"}}}},
 }
 REASONS: dict[str, tuple[Any, str]] = {
@@ -61,6 +64,10 @@ REASONS: dict[str, tuple[Any, str]] = {
     "deep": ({"inputSchema": {"type": "object", "properties": {"a": "DEEP"}}}, "a schema of more than 190 levels"),
     "list": ({"inputSchema": []}, "its input schema is [], and must be an object"),
     "string": ({"inputSchema": {"type": "string"}}, "its input schema has the type 'string', and must have \"object\""),
+    "short": (of_argument("string"), "inputSchema.properties.a"),
+    "true": ({"inputSchema": {"type": "object", "properties": True}}, "inputSchema.properties: Input should be"),
+    "one": ({"inputSchema": {"type": "object", "required": "a"}}, "inputSchema.required: Input should be"),
+    "dialect": ({"inputSchema": {"type": "object", "$schema": 7}}, "inputSchema.$schema: Input should be"),
     "described": ({**of_argument({}), "description": 7}, "in a form that MCP does not have: description:"),
 }
 TOOLS = [{"name": name, **rest} for name, rest in [*USABLE.items(), *((n, rest) for n, (rest, _) in REASONS.items())]]

@@ -51,6 +51,15 @@ async def test_an_mcp_json_is_read_with_env_and_a_cwd_relative_to_the_file(
         assert (await toolset.call("folder", {})).text == str(folder)
 
 
+def test_a_default_may_name_another_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIRST_TOKEN", "tok-first")
+    for text in ("${FIRST_TOKEN:-${SECOND}}", "${SECOND:-${FIRST_TOKEN}}", "${SECOND:-${THIRD:-tok-first}}"):
+        [spec] = identify(servers(one={"command": "a", "args": [f"--key={text}!"]}))
+        assert isinstance(spec, StdioSpec)
+        assert spec.args == ("--key=tok-first!",)
+        assert ("tok-first" in spec.credentials) is ("FIRST_TOKEN" in text)
+
+
 def test_a_home_folder_and_a_default_cwd_are_what_they_are_on_the_command_line() -> None:
     [spec] = identify(servers(one={"command": "~/bin/server", "cwd": "~/data"}))
     assert isinstance(spec, StdioSpec)
@@ -85,6 +94,9 @@ def test_a_list_of_urls_and_json_files_is_a_list_of_sources(tmp_path: Path) -> N
         ({"command": "a", "headers": {"N": "1"}}, "'headers', which does nothing beside 'command'"),
         ({"command": "a", "env": {"KEY": "${BRIDGE_TEST_UNSET}"}}, "variable BRIDGE_TEST_UNSET is not set"),
         ({"url": "ftp://a"}, "must begin with http:// or https://"),
+        ({"url": "https://[your-domain]/mcp"}, "the host or port of the URL is not valid"),
+        ({"url": "https://a:port/mcp"}, "the host or port of the URL is not valid"),
+        ({"url": "https://a", "proxy": "http://[::1"}, "proxy: the host or port of the URL is not valid"),
         ({"command": "a", "type": "sse"}, "type 'sse', which does not fit 'command'"),
         ({"url": "http://a", "type": "carrier pigeon"}, "known are 'stdio', 'http' and 'sse'"),
         ({"url": "http://a", "toolbake": {"isolation": "process"}}, 'needs a "command"'),

@@ -11,11 +11,11 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from mcp_types import ToolAnnotations
 
 import mcp_bridge
-from mcp_bridge import SourceError, Tool, ToolResult, World, WorldSource
+from mcp_bridge import SourceError, Tool, ToolFailure, ToolResult, World, WorldSource
 from mcp_bridge.control_tools import CLOSE_WORLD, CONTROL_ENV, CONTROL_META, LIVE_META, OPEN_WORLD
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")  # that of `notebooks`
@@ -220,6 +220,23 @@ async def test_a_server_whose_tools_all_only_read_is_shared() -> None:
     async with mcp_bridge.connect(factory) as toolset:
         async with toolset.open_world("one") as one, toolset.open_world("two") as two:
             assert (await one.call("tick", {})).text == (await two.call("tick", {})).text == "server 1"
+
+
+async def test_a_shared_server_that_begins_to_write_opens_no_further_world() -> None:
+    server, kept = MCPServer("growing", log_level="ERROR"), list[str]()
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True), structured_output=False)
+    async def enable(ctx: Context) -> str:  # type: ignore[type-arg]
+        server.add_tool(lambda: kept.append("x") or "written", name="write")
+        await ctx.notify_tools_changed()
+        return "enabled"
+
+    async with mcp_bridge.connect(server) as toolset:
+        async with toolset.open_world("one") as one:
+            assert (await one.call("enable", {})).text == "enabled"
+        with pytest.raises(ToolFailure, match=r"new: write\)\. All worlds share one session .*isolation"):
+            async with toolset.open_world("two"):
+                pass
 
 
 async def test_the_control_switch_is_set_for_servers_that_the_bridge_starts(breaking: list[str]) -> None:

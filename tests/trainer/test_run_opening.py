@@ -119,7 +119,9 @@ async def test_a_run_does_not_go_on_from_another_base_model_of_the_same_name(
     tmp_path: Path, tiny_model_dir: Path
 ) -> None:
     model = shutil.copytree(tiny_model_dir, tmp_path / "base")
-    start = functools.partial(started, tmp_path / "run", model=str(model), config=TINY | {"grpo.max_steps": 1, "grpo.num_generations": 2})
+    start = functools.partial(
+        started, tmp_path / "run", model=str(model), config=TINY | {"grpo.max_steps": 1, "grpo.num_generations": 2}
+    )
     await start()
     weights = model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")

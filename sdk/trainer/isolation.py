@@ -135,8 +135,8 @@ async def try_isolation(
     """What the worlds of each source show that is neither simulated nor allowed to share state.
 
     Written is with the tasks' own calls, else by tools that only add, with arguments made from the schemas.
-    `destructive`, `allowed`: as `allow_destructive` and `allow_shared_state` of the training. Worlds of sources that turn out to be apart count as
-    fresh from now on. Raises `ConfigError` where `allowed` names no source.
+    `destructive`, `allowed`: as `allow_destructive` and `allow_shared_state` of the training. Worlds of sources that
+    turn out to be apart count as fresh from now on. Raises `ConfigError` where `allowed` names no source.
     """
     require_known_sources(source, allowed)
     plans = [

@@ -195,9 +195,14 @@ def weights_identity(*sources: ModelSource) -> dict[str, Any]:
     the same name."""
     places = [_vllm_options(source)[0] if _is_vllm(source) else source for source in sources]
     folders = dict.fromkeys(model_of(place) for place in places if isinstance(place, str | Path))
-    files = [file for folder in folders for file in sorted(folder.glob("*.safetensors"))]
-    files += [file for folder in folders for file in sorted(folder.glob("adapter/*.safetensors"))]
-    return {"weights": {str(file): file_sha256(file) for file in files}} if files else {}
+    found = {str(folder / name): digest for folder in folders for name, digest in weight_digests(folder).items()}
+    return {"weights": found} if found else {}
+
+
+def weight_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of each file of weights in a model's folder, by its path there."""
+    files = [*sorted(folder.glob("*.safetensors")), *sorted(folder.glob("adapter/*.safetensors"))]
+    return {str(file.relative_to(folder)): file_sha256(file) for file in files}
 
 
 def default_tool_prompt(model: ModelSource) -> ToolPrompt:

@@ -83,14 +83,23 @@ class Audits:
 
     def charged(self, groups: Sequence[Sequence[Rollout]], rollouts: Sequence[Rollout]) -> list[Rollout]:
         """A step's rollouts as they are compared: each wrong one is worth `grpo.audit_cost` less, times the share of
-        its scored audits that called out the error."""
+        its scored audits that called out the error.
+
+        Not in a group of equal scores: not all of its rollouts were audited, and there it would be the whole signal
+        that they were not.
+        """
+        scores: dict[str, set[float]] = {}
+        for one in rollouts:
+            if one.scored and one.verdict is not None:
+                scores.setdefault(one.group, set()).add(one.verdict.score)
         lost: dict[str, float] = {}
         for group in groups:
             calls = [r.verdict.components["right_call"] for r in group if r.scored and r.verdict is not None]
             if calls and group[0].task.expected["audit_error"]:
                 share = sum(calls) / len(calls)
                 lost[group[0].task.id.removeprefix(f"{AUDIT}/")] = self._config.grpo.audit_cost * share
-        return [_cheaper(rollout, lost.get(rollout.id, 0.0)) for rollout in rollouts]
+        differ = {group for group, found in scores.items() if len(found) > 1}
+        return [_cheaper(one, lost.get(one.id, 0.0) if one.group in differ else 0.0) for one in rollouts]
 
     def figures(self, groups: Sequence[Sequence[Rollout]], batch: Batch) -> dict[str, Any]:
         """For the metrics of the step; the calls are shares of the scored audits."""

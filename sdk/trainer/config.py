@@ -198,7 +198,8 @@ class GrpoOptions(_Options):
     """The upper clip, which may be wider than the lower one (DAPO, section 3.1). In `cispo`: the largest weight of a
     ratio, such as 5.0."""
     delta: float | None = Field(default=None, gt=0)
-    """A bound of the ratio where the advantage is below zero (INTELLECT-2, arXiv 2505.07291); none where None."""
+    """A bound of the ratio also where the advantage is below zero (INTELLECT-2, arXiv 2505.07291), above
+    1 + `epsilon_high`; none where None."""
     importance_sampling_level: Literal["token", "sequence"] | None = None
     """Whether ratios are of tokens or of rows. None: of tokens, and of rows in `luspo`."""
     beta: float = Field(default=0.0, ge=0)
@@ -232,7 +233,8 @@ class GrpoOptions(_Options):
     are not enough. 0: none."""
     audit_cost: float = Field(default=0.0, ge=0)
     """What a wrong rollout is worth less where all of its audits call out the error; the share of it where some do. It
-    counts in the comparison within its group, not in the reward that is recorded. Right ones lose nothing."""
+    counts in the comparison within its group, where scores differ there, and not in the reward that is recorded. Right
+    ones lose nothing."""
     save_steps: int = Field(default=10, ge=1)
     """Steps between checkpoints. A killed run repeats at most this many."""
 
@@ -258,6 +260,11 @@ class GrpoOptions(_Options):
             )
         if idle := self.changed_from_default(*_UNREAD.get(loss, ())):
             raise ValueError(f"{idle[0]} does nothing in loss_type {loss}; leave it out, or choose another loss_type")
+        if self.delta is not None and self.delta <= 1 + self.epsilon_high:
+            raise ValueError(
+                f"delta is {self.delta:g}, and TRL bounds every ratio by it: above zero the advantage counts up to a "
+                f"ratio of 1 + epsilon_high = {1 + self.epsilon_high:g}; set delta above that, such as 4"
+            )
         if self.domain is not None and self.scale_rewards == "none":
             raise ValueError('domain divides advantages, and scale_rewards "none" asks not to; leave one of them out')
         if self.advantages == "turn" and (other := self.changed_from_default("domain", "baseline")):
@@ -332,7 +339,7 @@ def rate_factor(options: GrpoOptions) -> Callable[[int], float]:
     late = 1 if warmup else 0
     schedule: Any = get_scheduler(
         options.lr_scheduler_type,
-        torch.optim.SGD([torch.zeros(1)]),
+        torch.optim.SGD([torch.zeros(1)], lr=options.learning_rate),  # `min_lr` and `lr_end` are divided by it
         num_warmup_steps=warmup,
         num_training_steps=options.max_steps + late,
         scheduler_specific_kwargs=arguments,
@@ -518,18 +525,26 @@ class TrlOptions(_Options):
     @model_validator(mode="after")
     def _the_optimiser_can_be_made(self) -> TrlOptions:
         """Before the run: transformers looks for its library when the first trainer begins."""
-        if not {"optim", "optim_args"} & self.model_fields_set:
+        arguments = ("optim_args", "adam_beta1", "adam_beta2", "adam_epsilon")
+        if not {"optim", *arguments} & self.model_fields_set:
             return self
-        import torch
-        from transformers import Trainer
-
-        arguments = SimpleNamespace(**self.model_dump(), learning_rate=1e-5, optim_target_modules=None)
         try:
-            Trainer.get_optimizer_cls_and_kwargs(arguments, torch.nn.Linear(1, 1))
+            made = self._optimiser()
         except (ImportError, ValueError) as error:
             given = f" with optim_args {self.optim_args!r}" if self.optim_args is not None else ""
             raise ValueError(f"optim {self.optim!r}{given} cannot be made: {error}") from None
+        for name in self.changed_from_default(*arguments):
+            if self._optimiser(**{name: type(self).model_fields[name].default}) == made:
+                raise ValueError(f"{name} does nothing in optim {self.optim!r}; leave it out, or choose another optim")
         return self
+
+    def _optimiser(self, **changed: Any) -> Any:
+        """The class and its arguments."""
+        import torch
+        from transformers import Trainer
+
+        options = {**self.model_dump(), "learning_rate": 1e-5, "optim_target_modules": None, **changed}
+        return Trainer.get_optimizer_cls_and_kwargs(SimpleNamespace(**options), torch.nn.Linear(1, 1))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -488,6 +488,7 @@ def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
         "off_policy_mask_threshold": config.off_policy.off_policy_mask_threshold,
         "beta": 0.0,
         "max_completion_length": config.limits.max_tokens,
+        "disable_dropout": True,  # the sampler has none: a ratio would be noise
         "gradient_checkpointing": False,  # `checkpoint_layers` does it, for attention by tree, too
         "bf16": config.batching.bf16,
         "use_cpu": not torch.cuda.is_available(),

@@ -25,7 +25,7 @@ from transformers import PrinterCallback
 from ..errors import ConfigError, ToolbakeError, plain_errors
 from ..evaluation.measurement import MEASURED_TEMPERATURE, UNTRAINED
 from ..policies.grammar import ReplyGrammars
-from ..policies.model_source import grammars_of_calls
+from ..policies.model_source import grammars_of_calls, weight_digests
 from ..policies.models import LoadedModel, load_model
 from ..policies.models.saving import quiet_loading, remove_unfinished, unwritten
 from ..policies.models.smollm2 import embedded_folder
@@ -350,9 +350,14 @@ class Learner:
     def save(self) -> None:
         """Write the model for use. The last checkpoint is kept, to train the run longer; the others are removed."""
         # What a trainer leaves in a model's config is not there when a finished run is opened again.
-        if not self._folder.has_weights(self._folder.model_dir, self._version):
-            self.keep(self._folder.model_dir)
-            self._folder.record_weights(self._folder.model_dir, version=self._version)
+        model, chosen = self._folder.model_dir, self._folder.checkpoints / "chosen"
+        # Untrained weights and those after the warm start are one version: a longer run may choose the others of them.
+        same = self._folder.has_weights(model, self._version) and (
+            not chosen.is_dir() or weight_digests(chosen) == weight_digests(model)
+        )
+        if not same:
+            self.keep(model)
+            self._folder.record_weights(model, version=self._version)
         last, (newest, _) = self._folder.path / LAST_CHECKPOINT, newest_checkpoint(self._folder.checkpoints / STAGE)
         if newest is not None:
             shutil.rmtree(last, ignore_errors=True)

@@ -30,9 +30,13 @@ from transformers.integrations.deepspeed import propagate_args_to_deepspeed, uns
 from ..errors import ConfigError
 from .processes import by_deepspeed, sharded, world_size, zero_stage
 
+SCHEDULER = "scheduler.pt"
+"""Where transformers keeps how far the schedule of the learning rate is."""
+
 
 def check_checkpoint(folder: Path) -> None:
-    """Raises `ConfigError` for a checkpoint whose optimiser has another form than this launch can read."""
+    """Raises `ConfigError` for a checkpoint whose optimiser has another form than this launch can read, or is gone:
+    transformers would begin anew with it in silence."""
     kinds = {
         "with weights sharded by FSDP2": [f"{OPTIMIZER_NAME}_0", f"{OPTIMIZER_NAME}.bin"],
         "by DeepSpeed": ["global_step*"],
@@ -41,7 +45,14 @@ def check_checkpoint(folder: Path) -> None:
     was = [kind for kind, patterns in kinds.items() if any(next(folder.glob(one), None) for one in patterns)]
     fsdp, deepspeed, plain = kinds
     now = (deepspeed if by_deepspeed() else fsdp) if sharded() else plain
-    if was and now not in was:
+    gone = [] if was else ["the state of its optimiser"]
+    gone += [] if sharded() or (folder / SCHEDULER).is_file() else [SCHEDULER]
+    if gone:
+        raise ConfigError(
+            f"the checkpoint {str(folder)!r} lacks {' and '.join(gone)}, without which the run cannot go on as it was; "
+            "put it back from a copy, or begin another run from the run's model"
+        )
+    if now not in was:
         raise ConfigError(
             f"the checkpoint {str(folder)!r} was written {was[0]}, and this launch would go on {now}, so its optimiser "
             "cannot be read; launch the run as it was launched before"

@@ -281,6 +281,8 @@ async def test_a_wrong_rollout_that_its_audits_call_out_is_worth_less_and_a_righ
         audits = Audits(context.engine(ScriptedAgent([])), config, there)
     assert [score(one) for one in audits.charged(groups, [wrong, unseen, right])] == [-0.4, 0, 1]
     assert [score(one) for one in (wrong, unseen, right)] == [0, 0, 1], "what was recorded stays"
+    # Where all are wrong, it would be the whole signal that one was audited and the other was not.
+    assert [score(one) for one in audits.charged(groups[:1], [wrong, unseen])] == [0, 0]
 
 
 def test_a_second_policy_audits_in_place_of_the_one_that_is_trained(talker: Path, tmp_path: Path) -> None:

@@ -50,6 +50,13 @@ def test_values_that_cannot_work_are_named(options: Any, said: str) -> None:
         ({"trl.optim": "adam"}, "optim is 'adam': choose one of adamw_torch, "),
         ({"trl.optim": "galore_adamw"}, "optim 'galore_adamw' cannot be made: .*galore_torch"),
         ({"trl.optim": "sgd", "trl.optim_args": "fast"}, "optim 'sgd' with optim_args 'fast' cannot be made"),
+        ({"trl.optim_args": "amsgrad=True"}, "optim_args does nothing in optim 'adamw_torch_fused'"),
+        ({"trl.optim": "sgd", "trl.adam_beta1": 0.5}, "adam_beta1 does nothing in optim 'sgd'"),
+        ({"grpo.delta": 1.28}, r"delta is 1\.28, and TRL bounds every ratio by it: .* 1\.28; set delta above"),
+        (
+            {"grpo.lr_scheduler_type": "polynomial", "grpo.lr_scheduler_kwargs": {"lr_end": 1e-4}},
+            "cannot be made .*lr_end .* must be smaller",
+        ),
         ({"grpo.lr_scheduler_type": "cosin"}, "lr_scheduler_type is 'cosin'; choose one of linear, cosine, "),
         ({"grpo.lr_scheduler_type": "reduce_lr_on_plateau"}, "is 'reduce_lr_on_plateau'; choose one of"),
         ({"grpo.lr_scheduler_type": "cosine_with_min_lr"}, "cannot be made with lr_scheduler_kwargs None: One of"),

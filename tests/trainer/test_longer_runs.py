@@ -156,6 +156,54 @@ def test_only_more_steps_train_a_run_longer_and_only_from_its_last_checkpoint(
     assert train(tiny_model_dir, tmp_path / "run", 1).report.conditions == run.report.conditions
 
 
+@pytest.mark.parametrize(
+    ("file", "named"), [("optimizer.pt", "the state of its optimiser"), ("scheduler.pt", "scheduler.pt")]
+)
+def test_a_run_is_not_trained_longer_with_an_optimiser_or_a_schedule_that_begins_anew(
+    tiny_model_dir: Path, tmp_path: Path, file: str, named: str
+) -> None:
+    run = train(tiny_model_dir, tmp_path / "run", 1)
+    removed = run.run_dir / "checkpoints" / "last" / file
+    content = removed.read_bytes()
+    removed.unlink()
+    with pytest.raises(sdk.ConfigError, match=f"lacks {named}, without which"):
+        train(tiny_model_dir, tmp_path / "run", 2)
+    (run.run_dir / "checkpoints" / "grpo" / "checkpoint-1" / file).write_bytes(content)
+    assert train(tiny_model_dir, tmp_path / "run", 2).report.training.steps == 2
+
+
+def test_weights_before_grpo_are_handed_over_where_the_longer_run_chooses_them(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    healthy, first_seen = tmp_path / "healthy", tmp_path / "first"
+
+    def scored(rollout: sdk.Rollout) -> float:
+        stage, _, _ = rollout.id.partition("/")
+        if not stage.startswith("validation"):
+            return float(even_letters(rollout))
+        if stage == "validation_untrained":
+            if not first_seen.exists():
+                first_seen.write_text(rollout.task.id)
+            return float(rollout.task.id == first_seen.read_text())
+        if rollout.task.id == first_seen.read_text():  # the only task that is scored with all weights in the first run
+            return 0.0
+        if not healthy.exists():
+            raise RuntimeError("the judge is down")
+        return float(stage == "validation_warm_start")
+
+    def run(steps: int) -> sdk.TrainResult:
+        options = {**EXACT, "evaluation.validation": 3, "grpo.max_steps": steps, "rollouts.concurrency": 1}
+        return sdk.train([add], tasks(), scored, tiny_model_dir, tmp_path / "run", options)
+
+    first = run(1)
+    healthy.touch()
+    longer = run(2)
+    chosen = longer.report.run["chosen_weights"]
+    assert (first.report.run["chosen_weights"], chosen) == ("untrained", "after warm start")
+    assert weights(longer.model_dir) == weights(longer.run_dir / "checkpoints" / "chosen")
+    assert weights(longer.model_dir) == weights(longer.run_dir / "checkpoints" / "warm_start")
+
+
 def everything_in(folder: Path) -> dict[Path, bytes]:
     """But for the lock, which every call opens."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}

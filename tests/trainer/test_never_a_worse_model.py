@@ -15,7 +15,7 @@ from sdk.evidence.saved_weights import files_digest
 from sdk.tasks import ThreeWaySplit, counted
 from sdk.traces import RunFolder
 from sdk.trainer.base_trainer import ThinCheckpoints
-from sdk.trainer.config import settled_schedule
+from sdk.trainer.config import rate_factor, settled_schedule
 from sdk.trainer.task_splits import settle, split_for_training
 from sdk.trainer.validation import choose, fall
 
@@ -451,6 +451,17 @@ def test_the_schedule_follows_the_length_of_the_run(
     options: dict[str, Any], warmup: int, arguments: dict[str, Any] | None
 ) -> None:
     assert settled_schedule(sdk.TrainConfig.of({"grpo": options}).grpo) == (warmup, arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"), [("cosine_with_min_lr", {"min_lr": 5e-6}), ("polynomial", {"lr_end": 5e-6})]
+)
+def test_a_lowest_rate_is_that_of_the_option(kind: str, arguments: dict[str, float]) -> None:
+    options = {"learning_rate": 1e-5, "max_steps": 10, "lr_scheduler_type": kind, "lr_scheduler_kwargs": arguments}
+    factor = rate_factor(sdk.TrainConfig.of({"grpo": options}).grpo)
+    rates = [1e-5 * factor(step) for step in range(10)]
+    assert rates == sorted(rates, reverse=True)
+    assert 5e-6 <= rates[-1] < 6e-6
 
 
 def test_tasks_are_kept_aside_only_where_enough_are_left_for_a_step_and_a_warm_start() -> None:

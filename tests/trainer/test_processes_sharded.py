@@ -234,7 +234,9 @@ def test_a_checkpoint_of_another_kind_of_launch_is_named(
 ) -> None:
     for name, value in LAUNCHES[launched].items():
         monkeypatch.setenv(name, value)
-    check_checkpoint(tmp_path)
+    with pytest.raises(sdk.ConfigError, match="lacks the state of its optimiser"):
+        check_checkpoint(tmp_path)
+    (tmp_path / "scheduler.pt").touch()
     (tmp_path / optimiser).parent.mkdir(exist_ok=True)
     (tmp_path / optimiser).touch()
     if launched == of:

@@ -545,6 +545,8 @@ def copied(world: dict[str, Any], shared: Collection[str]) -> dict[str, Any]:
         ) from error
 
 
+logger = logging.getLogger(__name__)
+
 _START = datetime(2026, 1, 1)
 _CLOCK = "clock"
 
@@ -573,7 +575,7 @@ class ObjectTwin(Sandbox):
       classes that change nothing before they raise.
     - `copy(objects)`: how to copy the dict of objects, instead of `copy.deepcopy`, which asks a class's `__deepcopy__`.
       `shared`: attributes that nobody changes and that copies therefore share.
-    - `state(object)`: a mapping to show as its state, instead of its public attributes.
+    - `state(object)`: a mapping to show as its state, in place of its public attributes; `vars`: the private ones too.
     - `time_passes(object, before, after)`: what time brings.
 
     Raises `SourceError` for a method that cannot be a tool.
@@ -615,6 +617,15 @@ class ObjectTwin(Sandbox):
         super().__init__()
         self._checker = type(self._checker)(self.all_tools)
         self.reset()
+        for one, example in self._world.items() if state is None else ():
+            private = [key for key in getattr(example, "__dict__", ()) if key.startswith("_")]
+            if private and not any(True for _ in public_attributes(example)):
+                logger.warning(
+                    "the state of %s is empty, because all its variables (%s) begin with an underscore, so that no task "
+                    "can expect a change of them; give state=vars to show them",
+                    one,
+                    ", ".join(private),
+                )
 
     # -- what a subclass may change -----------------------------------------------------------------------------------
 

@@ -564,17 +564,24 @@ class LinkFinder:
         return found
 
     def _named(self, name: str, table: Table, kind: str) -> Table | None:
-        """The table that `customer_id`, `customerId`, `customer_ids`, `idCustomer` or `owner_id` names a row of."""
+        """The table that `customer_id`, `customerId`, `customer_ids`, `idCustomer` or `owner_id` names a row of; and
+        `warehouse_code`, where `code` is the key of warehouses."""
         words = words_of(name)
         if words[:1] == ["id"]:
             words = [*words[1:-1], paths.singular_of(words[-1]), "id"]
-        if len(words) < 2 or paths.singular_of(words[-1]) not in _KEY_WORDS:
+        if len(words) < 2:
             return None
+        last = paths.singular_of(words[-1])
         for size in range(len(words) - 1):
             found = self._nearest(self._by_word.get(tuple(words[size:-1]), []), table)
+            if found is None or found.key.kind != kind:
+                continue
             is_itself = found is table and words[:-1] == words_of(table.singular)
-            if found is not None and found.key.kind == kind and not is_itself:
+            keys = ([last], [*words[size:-1], last])
+            if not is_itself and (last in _KEY_WORDS or words_of(found.key.column) in keys):
                 return found
+        if last not in _KEY_WORDS:
+            return None
         people = self._nearest(self._by_word.get(("user",), []), table)
         is_person = words[-2] in _NAMED_PEOPLE and people is not None and people.key.kind == kind
         return people if is_person else None

@@ -494,7 +494,7 @@ def _outcome(walked: Walk, describer: Describer) -> tuple[str, Scalar | None, st
 
 def _outcome_name(step: Step, field: str) -> str:
     verb, about = verb_and_object(step.tool.name)
-    if verb in MAKING and about:
+    if verb in MAKING and about and about not in {spoken(name) for name in step.sources}:  # a room is booked, not new
         return f"the {_quoted(field)} of the new {about}"
     return f"the {_quoted(field)} that this gives"
 
@@ -505,17 +505,15 @@ def _imperative(step: Step, describer: Describer) -> str:
     if not verb or not about:
         return _as_described(step, describer)
     rest = dict(step.sources)
-    if about in {spoken(name) for name in rest} and len(rest) > 1:
-        return _set_one(verb, about, rest, describer)
     target = next((name for name in rest if _is_target(name, rest[name], about, describer)), None)
+    if target is None and about in {spoken(name) for name in rest} and len(rest) > 1:
+        return _set_one(verb, about, rest, describer)
     if verb in SETTING and len(rest) == (target is not None):
         raise NoWalk("it changes something without saying to what")
     if target is not None:
         thing = describer.argument(target, rest.pop(target))
     else:
         thing = f"a new {about}" if verb in MAKING else f"the {about}"
-    if target is not None and verb in MAKING:
-        thing = f"{thing} as a new one"
     return f"{verb} {thing}{_further(verb, rest, describer, described=' with the ' in thing)}"
 
 

@@ -44,7 +44,10 @@ _OWN_FIELDS = ("calls", "answer", "reply")
 _UNBOUNDED = Limits(max_turns=10_000, max_calls=10_000, max_seconds=3600.0)
 _PATH = re.compile(r"\$(\d*)((?:\.[^.\[\]]+|\[\d+\])*)")
 _REFERENCE = re.compile(r"\$\d+(?:\.[^\W\d][^.\[\]]*|\[\d+\])(?:\.[^.\[\]]+|\[\d+\])*")
-"""An argument that is read from a result. `$1.50` and `$5` are prices."""
+"""An argument that is read from a result. `$1.50` and, in quotes, `$5` are prices."""
+_WHOLLY = "()"
+_WHOLE = re.compile(r"\$\d+\(\)")
+"""How `$1` without quotes, a whole result, is told from a price."""
 _BARE_REFERENCE = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|([=\[,:]\s*)(\$\d+(?:\.\w+|\[\d+\])*)""")
 """A quoted text, or a reference outside of one with what is before it."""
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
@@ -213,8 +216,8 @@ def _next(calls: Sequence[ToolCall], messages: Sequence[Message], seed: int) -> 
 
 def _filled(value: Any, results: Sequence[Any]) -> Any:
     """An argument, or what it names of the results so far."""
-    if isinstance(value, str) and _REFERENCE.fullmatch(value):
-        return _at(value, results, "argument")
+    if isinstance(value, str) and (_REFERENCE.fullmatch(value) or _WHOLE.fullmatch(value)):
+        return _at(value.removesuffix(_WHOLLY), results, "argument")
     if isinstance(value, Mapping):
         return {name: _filled(inner, results) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -242,9 +245,10 @@ def _whole(draft: _Draft, rollout: Rollout, again: Rollout | None) -> Task:
         if refused := _refused(again):
             raise ConfigError(f"in a second fresh world, {refused}")
         second = _brought_about(draft, again)
-        if differing := _differing(expected.get("changes", []), second.get("changes", [])):
+        state = rollout.final_state or {}
+        if differing := _differing(expected.get("changes", []), second.get("changes", []), state):
             expected["ignore"] = sorted({*expected.get("ignore", ()), *differing})
-            kept = [one for one in expected["changes"] if not {one["table"], _column(one)} & differing]
+            kept = [one for one in expected["changes"] if not any(one in some for some in differing.values())]
             if not kept and draft.answer is None and "answer" not in draft.task.expected:
                 raise ConfigError(
                     f"all that the calls change differs in each world: {', '.join(sorted(differing))}; let the server "
@@ -280,7 +284,7 @@ def _brought_about(draft: _Draft, rollout: Rollout) -> dict[str, Any]:
         expected["changes"] = changes
     results = [_value(record.result.structured, record.result.text) for record in rollout.calls]
     if isinstance(draft.answer, str) and _is_path(draft.answer):
-        expected["answer"] = _as_answer(_at(draft.answer, results))
+        expected["answer"] = _as_answer(_at(draft.answer, results), draft.answer)
     elif draft.answer is not None:
         expected["answer"] = draft.answer
     elif "answer" not in expected and changes in (None, []):
@@ -300,16 +304,20 @@ def _changes(rollout: Rollout) -> list[Change] | None:
     return diff(rollout.initial_state, rollout.final_state)
 
 
-def _differing(first: Sequence[Change], second: Sequence[Change]) -> set[str]:
-    """The columns whose values differ between two plays, and the tables with keys that do."""
+def _differing(first: Sequence[Change], second: Sequence[Change], state: Mapping[str, Any]) -> dict[str, list[Change]]:
+    """What differs between two plays, by its name in `ignore`, with the first play's changes there: columns, tables
+    with keys that differ, and single values of a table that has one column, as that of an object's attributes."""
     rows = [{(one["table"], one["key"]) for one in changes} for changes in (first, second)]
-    found = {table for table, _ in rows[0] ^ rows[1]}
+    tables = {table for table, _ in rows[0] ^ rows[1]}
     one_only = [one for one in first if one not in second] + [one for one in second if one not in first]
-    return found | {_column(one) for one in one_only if one["table"] not in found}
+    names = tables | {_column(one, state) for one in one_only if one["table"] not in tables}
+    return {name: [one for one in first if name in (one["table"], _column(one, state))] for name in names}
 
 
-def _column(change: Change) -> str:
-    return f"{change['table']}.{change['column']}"
+def _column(change: Change, state: Mapping[str, Any]) -> str:
+    rows = state.get(change["table"], {}).values()
+    key = f"{change['key']}." if rows and all(set(row) == {change["column"]} for row in rows) else ""
+    return f"{change['table']}.{key}{change['column']}"
 
 
 def read_calls(given: Calls) -> list[ToolCall]:
@@ -352,9 +360,7 @@ def _from_text(text: str) -> list[tuple[str, dict[str, Any]]]:
         try:
             lines = ast.parse(text.strip()).body
         except SyntaxError:
-            lines = ast.parse(
-                _BARE_REFERENCE.sub(lambda found: found[1] or f"{found[2]}'{found[3]}'", text.strip())
-            ).body
+            lines = ast.parse(_BARE_REFERENCE.sub(_quoted, text.strip())).body
     except SyntaxError as error:
         raise problem(f"{error.msg} at {error.text and error.text[(error.offset or 1) - 1 :].strip()[:40]!r}") from None
     except (ValueError, RecursionError, MemoryError) as error:
@@ -376,6 +382,13 @@ def _from_text(text: str) -> list[tuple[str, dict[str, Any]]]:
                 f"an argument of {name} is not a number, a text, true, false, null, a list or an object"
             ) from None
     return found
+
+
+def _quoted(found: re.Match[str]) -> str:
+    if found[1]:
+        return found[1]
+    whole = _WHOLLY if found[3][1:].isdigit() else ""
+    return f"{found[2]}'{found[3]}{whole}'"
 
 
 def _dotted(node: ast.expr) -> str | None:
@@ -445,9 +458,18 @@ def _at(path: str, results: Sequence[Any], what: str = "answer") -> Any:
     return value
 
 
-def _as_answer(value: Any) -> Any:
-    """A value of a result as an expected answer. A plain list would be one of which any item will do, so all are."""
-    if not isinstance(value, list) or not value or any(isinstance(item, list | Mapping) for item in value):
+def _as_answer(value: Any, path: str) -> Any:
+    """A value of a result as an expected answer. A plain list would be one of which any item will do, so all are.
+    Raises `ConfigError` for what no answer can be compared with."""
+    parts = value if isinstance(value, list) else [value]
+    if not parts or any(part is None or part == "" or isinstance(part, list | Mapping) for part in parts):
+        told = json.dumps(value, ensure_ascii=False, default=str)
+        leaves = [name for name, leaf in _leaves(value, path).items() if leaf not in (None, "", [], {})]
+        raise ConfigError(
+            f"the answer {path!r} is {told:.120}, and an answer is a text, a number, true or false, or a list of them; "
+            + (f"name one of {', '.join(leaves[:20])}" if leaves else "give the answer in words, such as none")
+        )
+    if not isinstance(value, list):
         return value
     return value[0] if len(value) == 1 else {"all": value}
 

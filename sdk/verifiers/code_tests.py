@@ -18,6 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
@@ -469,7 +470,7 @@ def _code(rollout: Rollout) -> str | None:
         return None
     blocks: list[str] = _FENCED.findall(rollout.answer)
     if len(blocks) == 1:
-        return blocks[0]
+        return textwrap.dedent(blocks[0])  # in a list, the block is indented
     return None if blocks or "```" in rollout.answer else rollout.answer
 
 

@@ -109,9 +109,9 @@ class final_state(ReadyMade):
       `[]`: nothing may change.
     - `task.expected["state"]`: the final state `state="equals"` this, or `"contains"` it (objects may have more keys).
 
-    Where a task has both, both must hold. `ignore` names tables ("audit_log") and columns ("orders.updated_at") that
-    are left out of both sides; those in `task.expected["ignore"]` are, too. Raises `VerifierError` where the world has
-    no readable state, and where the task has neither entry.
+    Where a task has both, both must hold. `ignore` names tables ("audit_log"), columns ("orders.updated_at") and single
+    values ("orders.2342.updated_at") that are left out of both sides; those in `task.expected["ignore"]` are, too.
+    Raises `VerifierError` where the world has no readable state, and where the task has neither entry.
 
     Where nothing should change, a rollout that does nothing is right: combine with `answer_match()` there.
 
@@ -181,7 +181,10 @@ class final_state(ReadyMade):
         return None if right else f"the final state does not {self.state.removesuffix('s')} {shortened(gold)}"
 
     def _ignored(self, change: Mapping[str, Any]) -> bool:
-        return change["table"] in self.ignore or f"{change['table']}.{change['column']}" in self.ignore
+        return change["table"] in self.ignore or self._ignores(change["table"], change["key"], change["column"])
+
+    def _ignores(self, table: str, key: str, column: str) -> bool:
+        return f"{table}.{column}" in self.ignore or f"{table}.{key}.{column}" in self.ignore
 
     def _without_ignored(self, state: Any) -> Any:
         """A state, or the expected part of one, without the tables and columns that do not matter."""
@@ -190,11 +193,10 @@ class final_state(ReadyMade):
         return {table: self._kept_rows(table, rows) for table, rows in state.items() if table not in self.ignore}
 
     def _kept_rows(self, table: str, rows: Any) -> Any:
-        columns = {name.partition(".")[2] for name in self.ignore if name.startswith(f"{table}.")}
-        if not columns or not isinstance(rows, Mapping):
+        if not isinstance(rows, Mapping) or not any(name.startswith(f"{table}.") for name in self.ignore):
             return rows
         return {
-            key: {column: value for column, value in row.items() if column not in columns}
+            key: {column: value for column, value in row.items() if not self._ignores(table, key, column)}
             if isinstance(row, Mapping)
             else row
             for key, row in rows.items()
@@ -204,7 +206,7 @@ class final_state(ReadyMade):
 def _ignored_columns(task: Task) -> list[str]:
     ignored = task.expected["ignore"]
     if not isinstance(ignored, list) or not all(isinstance(name, str) for name in ignored):
-        form = "a list of tables and columns, such as ['orders.updated_at']"
+        form = "a list of tables, columns and values, such as ['orders.updated_at']"
         raise wrong_expected(task, "ignore", f"is {shortened(ignored)}; it must be {form}")
     return ignored
 

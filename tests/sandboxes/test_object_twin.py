@@ -701,6 +701,24 @@ def test_equal_worlds_have_equal_states_also_with_functions_in_them() -> None:
     assert twin.state() == first
 
 
+class Secretive:
+    def __init__(self) -> None:
+        self._seats = {"A1": ""}
+
+    def reserve(self, seat: str, name: str) -> str:
+        """Reserve a seat."""
+        self._seats[seat] = name
+        return "reserved"
+
+
+def test_a_state_that_is_empty_for_its_underscores_is_a_warning_with_the_fix(caplog: pytest.LogCaptureFixture) -> None:
+    assert ObjectTwin(Secretive).state()["Secretive"] == {}
+    assert "the state of Secretive is empty, because all its variables (_seats)" in caplog.text
+    caplog.clear()
+    assert ObjectTwin(Secretive, state=vars).state()["Secretive"] == {"_seats": {"value": {"A1": ""}}}
+    assert caplog.text == ""
+
+
 def test_a_method_that_is_not_there_is_told_with_those_that_are() -> None:
     with pytest.raises(SourceError, match="no public method 'nope' in Hooked; there are inc"):
         ObjectTwin(Hooked, methods=("nope",))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from banks import bank
@@ -143,6 +143,51 @@ class Gate:
     def let_out(self, plate: str) -> int:
         """Let a car leave; returns its hours."""
         return int(self.cars.pop(plate)["hours"])
+
+
+class Calendar:
+    """Tools named after what they act on: the argument of that name is the thing, and no value for it."""
+
+    def __init__(self) -> None:
+        self.rooms = {name: {"floor": place + 2} for place, name in enumerate(("Ash", "Elm", "Oak"))}
+        self.bookings = {
+            f"B-{10 + place}": {"room": room, "day": day, "person": person}
+            for place, (room, day, person) in enumerate(
+                [("Ash", "Monday", "Ann"), ("Elm", "Friday", "Ben"), ("Oak", "Tuesday", "Cleo")]
+            )
+        }
+
+    def get_booking(self, booking: str) -> dict[str, str]:
+        """A booking."""
+        return self.bookings[booking]
+
+    def move_booking(self, booking: str, day: Literal["Monday", "Tuesday", "Friday"]) -> str:
+        """Move a booking to another day."""
+        self.bookings[booking]["day"] = day
+        return "moved"
+
+    def book_room(self, room: str, day: Literal["Monday", "Tuesday", "Friday"], person: str) -> str:
+        """Book a room."""
+        if room not in self.rooms:
+            raise ValueError("no such room")
+        key = f"B-{10 + len(self.bookings)}"
+        self.bookings[key] = {"room": room, "day": day, "person": person}
+        return key
+
+
+def test_a_request_names_what_is_acted_on_as_that() -> None:
+    made = sdk.synthesize(ObjectTwin(Calendar, reads=("get_booking",)), 30, setups=[{}])
+    deeds = [(str(task.prompt), task.expected["calls"][-1]) for task in made.tasks if task.tags["end"] == "change"]
+    moved = [(prompt, call["arguments"]) for prompt, call in deeds if call["name"] == "move_booking"]
+    booked = [(prompt, call["arguments"]) for prompt, call in deeds if call["name"] == "book_room"]
+    assert moved
+    assert booked
+    for prompt, given in moved:
+        assert f"ove booking {given['booking']}: set the day to" in prompt or "ove the booking " in prompt
+        assert "of the booking with the day" not in prompt
+    for prompt, given in booked:
+        assert f"ook room {given['room']} with" in prompt or "ook the room of " in prompt
+        assert "new" not in prompt
 
 
 def test_of_a_description_only_what_comes_before_a_semicolon_is_asked_for() -> None:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 import mcp_bridge
 import sdk
 from sandboxes.helpdesk import Helpdesk
+from sandboxes.objects import ObjectTwin
 from sdk.blocking import solve_file
 from sdk.cli.app import app
 from sdk.policies.scripted import ScriptedAgent, replay_demonstration
@@ -81,6 +82,38 @@ def test_an_argument_is_read_from_the_result_of_an_earlier_call(calls: Any) -> N
     assert task.demonstration[1].tool_calls[0].arguments == {"plate": "B-3A"}
     priced = sdk.solve(leave, "Pay.", "leave(plate='$7', paid='$1.50')", answer="$.paid")
     assert priced.expected["answer"] == "$1.50"
+
+
+def test_an_unquoted_number_of_a_call_is_its_whole_result_and_a_quoted_one_a_price() -> None:
+    def find_seat(row: str) -> str:
+        return f"{row}-7"
+
+    def note(seat: str, price: str) -> dict[str, str]:
+        return {"seat": seat, "price": price}
+
+    task = sdk.solve([find_seat, note], "Note it.", 'find_seat(row="C"); note(seat=$1, price="$1")', answer="$.seat")
+    assert task.expected["answer"] == "C-7"
+    assert task.expected["calls"][1]["arguments"] == {"seat": "C-7", "price": "$1"}
+    with pytest.raises(sdk.ConfigError, match=r"names call 5; there are 1 before it"):
+        sdk.solve([find_seat, note], "Note it.", 'find_seat(row="C"); note(seat=$5, price="")', answer="$.seat")
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("$.allergies", r"is \[\], and an answer is .*; give the answer in words"),
+        ("$.chip", "is null, and an answer is"),
+        ("$.note", 'is "", and an answer is'),
+        ("$.pets", r"name one of \$\.pets\[0\]\.name, \$\.pets\[1\]\.name"),
+        ("$", r"name one of \$\.pets\[0\]\.name"),
+    ],
+)
+def test_what_no_answer_can_be_compared_with_is_an_error(path: str, problem: str) -> None:
+    def get_owner() -> dict[str, Any]:
+        return {"allergies": [], "chip": None, "note": "", "pets": [{"name": "Tom"}, {"name": "Kit", "ill": {}}]}
+
+    with pytest.raises(sdk.ConfigError, match=problem):
+        sdk.solve(get_owner, "Which?", "get_owner()", answer=path)
 
 
 def test_an_argument_is_read_from_a_list_of_an_mcp_server_and_never_from_the_letters_of_a_text() -> None:
@@ -332,6 +365,38 @@ def test_what_differs_between_two_fresh_worlds_is_not_expected_of_a_rollout(
             rollout = sdk.rollout(diary(made), task, model=agent, verifier=verifier)
             assert rollout.verdict is not None
             assert rollout.verdict.score == right
+
+
+class Nursery:
+    def __init__(self) -> None:
+        self.stock = {"tulip": 5, "iris": 5}
+        self.orders: dict[str, dict[str, Any]] = {}
+
+    def order(self, plant: str, number: int) -> dict[str, int]:
+        """Order plants."""
+        self.stock[plant] -= number
+        self.orders[uuid.uuid4().hex] = {"plant": plant, "number": number}
+        return {"left": self.stock[plant]}
+
+    def waste(self, plant: str) -> str:
+        """Throw a plant away."""
+        self.stock[plant] = 0
+        return "gone"
+
+
+def test_of_an_objects_attributes_only_the_one_that_differs_is_ignored() -> None:
+    call = {"name": "order", "arguments": {"plant": "tulip", "number": 2}}
+    task = sdk.solve(ObjectTwin(Nursery), "Order 2 tulips. How many are left?", [call], answer="$.left")
+    assert task.expected["ignore"] == ["Nursery.orders.value"]
+    assert [change["key"] for change in task.expected["changes"]] == ["stock"]
+    waste = ToolCall(id="2", name="waste", arguments={"plant": "iris"})
+    ordered = ToolCall(id="1", **call)
+    for calls, right in (([ordered], 1), ([ordered, waste], 0)):
+        rollout = sdk.rollout(
+            ObjectTwin(Nursery), task, model=ScriptedAgent([calls, "3 are left."]), verifier=as_expected()
+        )
+        assert rollout.verdict is not None
+        assert rollout.verdict.score == right
 
 
 @pytest.mark.parametrize(

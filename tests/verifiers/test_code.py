@@ -483,6 +483,19 @@ async def test_a_fenced_block_is_code_however_it_names_python(begins):
     assert (await run_verifier(code_passes(limits=LIMITS), one)).score == 1
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "1. Code:\n   ```python\n   def f(x):\n       return x*2\n   ```",
+        "- Code:\n\n\t```\n\tdef f(x):\n\t\treturn x*2\n\t```",
+        "   ```python\ndef f(x):\n  return x*2\n   ```",
+    ],
+)
+async def test_the_indentation_of_a_fenced_block_is_no_part_of_its_code(answer):
+    one = rollout(answer, expected={"tests": [{"call": "f", "args": [2], "returns": 4}]})
+    assert (await run_verifier(code_passes(limits=LIMITS), one)).score == 1
+
+
 @pytest.mark.parametrize("answer", ["", "```python\na=1\n```\n```python\nb=1\n```", "```python\nnever closed"])
 async def test_an_answer_without_one_piece_of_code_is_wrong(answer):
     one = rollout(answer, expected={"tests": TESTS})

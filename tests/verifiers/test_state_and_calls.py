@@ -72,6 +72,15 @@ async def test_ignored_tables_and_columns_do_not_matter():
     assert (await judge(final_state(), expected={"changes": GOLD}, before=BEFORE, after=after)).score == 0
 
 
+@pytest.mark.parametrize(("ignore", "score"), [("orders.1.seen", 1), ("orders.2.seen", 0)])
+async def test_one_value_is_ignored_of_one_row(ignore, score):
+    after = {**CANCELLED, "orders": {**CANCELLED["orders"], "1": {**CANCELLED["orders"]["1"], "seen": "now"}}}
+    gold = {"expected": {"changes": GOLD}, "before": BEFORE, "after": after}
+    assert (await judge(final_state(ignore=(ignore,)), **gold)).score == score
+    whole = {"expected": {"state": CANCELLED}, "before": BEFORE, "after": after}
+    assert (await judge(final_state(ignore=(ignore,)), **whole)).score == score
+
+
 async def test_what_is_ignored_is_not_asked_for_either():
     seen = {"table": "orders", "key": "1", "column": "seen", "before": None, "after": "Monday"}
     logged = {"table": "log", "key": "1", "column": "text", "after": "cancelled on Monday"}

@@ -433,7 +433,7 @@ _OWN_VARIABLES = """
 # Calls are real. If these functions change only variables of {file}, give each rollout variables of its own:
 #   import {module}
 #   from sandboxes.objects import ObjectTwin
-#   tools = ObjectTwin({module})
+#   tools = ObjectTwin({module})   # state=vars, if their names begin with an underscore
 """
 
 

@@ -241,8 +241,8 @@ class DivergenceReport(BaseModel):
 
     @property
     def agrees(self) -> bool:
-        """Whether every result, error and schema is the same."""
-        return not self.calls and not self.extra_tools and all(tool.agrees for tool in self.tools)
+        """Whether every result, error and schema is the same, of one call at least."""
+        return self.compared > 0 and not self.calls and not self.extra_tools and all(tool.agrees for tool in self.tools)
 
     def to_json(self) -> str:
         """The whole report, with the differences of every call. JSON has no NaN, and UTF-8 no half characters."""
@@ -275,6 +275,8 @@ class DivergenceReport(BaseModel):
         return whole_characters("\n".join(lines) + "\n")
 
     def _summary(self) -> list[str]:
+        if not self.compared:
+            return ["Nothing was compared: no recorded call has an answer."]
         compared = f"{self.compared} calls in {self.sessions} {plural(self.sessions, 'session')} were compared"
         if self.answered_by != "others":
             lines = [f"{compared}: {self.agreement:.1%} of the results agree."]

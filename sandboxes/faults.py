@@ -566,11 +566,24 @@ def _rewritten(result: ToolResult, change: Callable[[Any], Any]) -> ToolResult |
         return result.model_copy(update={"content": None, "structured": changed, "text": compact_json(changed)})
     if isinstance(told, dict | list):
         return result.model_copy(update={"content": None, "structured": changed, "text": compact_json(change(told))})
+    if _shape(changed) != _shape(result.structured):
+        # A list comes as a text for each item, which are no JSON together. Other words would tell what is left out.
+        inner = changed.get("result") if isinstance(changed, Mapping) and len(changed) == 1 else None
+        items = [one if isinstance(one, str) else compact_json(one) for one in inner] if isinstance(inner, list) else ()
+        text = "\n".join(items) if isinstance(inner, list) else compact_json(changed)
+        return result.model_copy(update={"content": None, "structured": changed, "text": text})
     # Words of their own beside the structured content: they are changed where they repeat one of its texts.
     text = result.text
     for (_, old), (_, new) in zip(_texts(result.structured), _texts(changed), strict=False):
         text = text.replace(old, new) if old != new and old in text else text
     return result.model_copy(update={"content": None, "structured": changed, "text": text})
+
+
+def _shape(value: Any) -> Any:
+    """A JSON value without its leaves."""
+    if isinstance(value, Mapping):
+        return {key: _shape(one) for key, one in value.items()}
+    return [_shape(one) for one in value] if isinstance(value, list) else None
 
 
 def _texts(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], str]]:

@@ -575,7 +575,7 @@ class ObjectTwin(Sandbox):
       classes that change nothing before they raise.
     - `copy(objects)`: how to copy the dict of objects, instead of `copy.deepcopy`, which asks a class's `__deepcopy__`.
       `shared`: attributes that nobody changes and that copies therefore share.
-    - `state(object)`: a mapping to show as its state, in place of its public attributes; `vars`: the private ones too.
+    - `state(object)`: a mapping to show as its state, in place of its public attributes; `vars` for all.
     - `time_passes(object, before, after)`: what time brings.
 
     Raises `SourceError` for a method that cannot be a tool.
@@ -621,8 +621,8 @@ class ObjectTwin(Sandbox):
             private = [key for key in getattr(example, "__dict__", ()) if key.startswith("_")]
             if private and not any(True for _ in public_attributes(example)):
                 logger.warning(
-                    "the state of %s is empty, because all its variables (%s) begin with an underscore, so that no task "
-                    "can expect a change of them; give state=vars to show them",
+                    "the state of %s is empty, because all its variables (%s) begin with an underscore, so that no "
+                    "task can expect a change of them; give state=vars to show them",
                     one,
                     ", ".join(private),
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -62,13 +63,15 @@ class Selection:
     pair, or `nan` in the arguments of a call. A model can write both."""
     cut_off: int = 0
     """Verified, but a limit ended them in their last message: it is half, or has calls that nobody made."""
+    unread: int = 0
+    """Verified, but a call in them could not be read, and there is none to teach in its place."""
     duplicates: int = 0
     beyond_per_task: int = 0
 
     @property
     def seen(self) -> int:
         left_out = self.unscored + self.not_verified + self.not_json + self.cut_off
-        left_out += self.duplicates + self.beyond_per_task
+        left_out += self.unread + self.duplicates + self.beyond_per_task
         return len(self.kept) + left_out
 
 
@@ -88,6 +91,8 @@ def select(rollouts: Iterable[Rollout], *, threshold: float, per_task: int) -> S
             selection.not_json += 1
         elif rollout.stop_reason in (*CUT_OFF, "call_limit") and rollout.messages[-1].role == "assistant":
             selection.cut_off += 1
+        elif any(call.error is not None for message in rollout.messages for call in message.tool_calls):
+            selection.unread += 1
         else:
             distinct = by_task.setdefault(rollout.task.id, {})
             key = content_key(rollout)
@@ -115,13 +120,17 @@ def content_key(rollout: Rollout) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def example(rollout: Rollout, tools: Sequence[Tool], *, licence: str, run: str) -> dict[str, Any]:
-    """One line of the data set: TRL's conversational format, with where it comes from.
+def example(rollout: Rollout, tools: Sequence[Tool], *, licence: str, run: str, number: int = 1) -> dict[str, Any]:
+    """One line of the data set: TRL's conversational format, with where it comes from. `number`: of the examples of the
+    same task; further ones are tasks of their own, of the same family, when the file is trained on.
 
     `tools` is JSON text, as TRL reads it: a table of schemas of different shapes would get every field of each. So is
     `task`, by which the example can be trained on here, too: see `sdk.tasks.load_tasks`.
     """
     versions = [version for row in rollout.rows for version in row.versions if version >= 0]
+    task = rollout.task
+    if number > 1:
+        task = task.model_copy(update={"id": f"{task.id}/{number}"})
     learnt = list(rollout.messages)
     while learnt and learnt[-1].role == "user":  # a user's last words, which nobody answered
         learnt.pop()
@@ -129,7 +138,7 @@ def example(rollout: Rollout, tools: Sequence[Tool], *, licence: str, run: str) 
         "messages": [_plain(message.as_openai()) for message in learnt],
         "tools": json.dumps([tool.as_openai() for tool in tools], ensure_ascii=False),
         "license": licence,
-        "task": rollout.task.model_copy(update={"demonstration": []}).model_dump_json(),
+        "task": task.model_copy(update={"demonstration": []}).model_dump_json(),
         "origin": {
             "run": run,
             "rollout": rollout.id,
@@ -175,7 +184,8 @@ class DistilledData:
         return (
             f"{len(s.kept)} examples of {s.seen} rollouts in {self.path}; left out: {s.not_verified} not verified, "
             f"{s.unscored} unscored, {s.not_json} that JSON cannot hold, {s.cut_off} that a limit cut off, "
-            f"{s.duplicates} duplicates, {s.beyond_per_task} beyond those wanted of a task"
+            f"{s.unread} with a call that cannot be read, {s.duplicates} duplicates, "
+            f"{s.beyond_per_task} beyond those wanted of a task"
         )
 
     def _repr_markdown_(self) -> str:
@@ -267,14 +277,17 @@ async def distill_async(
         raise ConfigError(
             f"none of {selection.seen} rollouts can be used: {selection.not_verified} are below {threshold:g}, "
             f"{selection.unscored} are unscored, {selection.not_json} hold what JSON cannot, {selection.cut_off} end "
-            "in a message that a limit cut off. Lower `threshold`, or take a policy that solves some of the tasks."
+            f"in a message that a limit cut off, {selection.unread} have a call that cannot be "
+            "read. Lower `threshold`, or take a policy that solves some of the tasks."
         )
-    lines = []
+    lines, of_task = [], Counter[str]()
     for rollout in selection.kept:
         # Who learns from the example is shown the same of the tools as the policy was.
         seen = shown_tools(rollout.tools_of(shown), rollout.tool_prompt)
-        lines.append(json.dumps(example(rollout, seen, licence=licence, run=name), ensure_ascii=False) + "\n")
-    data = "".join(lines).encode()
+        of_task[rollout.task.id] += 1
+        number = of_task[rollout.task.id]
+        lines.append(json.dumps(example(rollout, seen, licence=licence, run=name, number=number), ensure_ascii=False))
+    data = "".join(f"{line}\n" for line in lines).encode()
     require_space(path.parent, len(data))
     write_bytes(path, data)  # whole: a file that is there is not written over
     return DistilledData(path, selection)

@@ -15,7 +15,8 @@ from sdk.verifiers.text_tokens import positions, tokenize
 FINISH, READ = "return_final_answer", "read_email"
 DONT_KNOW = "i don't know"
 
-_says = answer_match()
+_says = answer_match(other_values=0)
+"""A fact that a later mail corrects stands beside its correction: who names both has not said which holds."""
 
 
 def problem_of_sources(rollout: sdk.Rollout, answer: str) -> str | None:
@@ -43,7 +44,7 @@ def judge(*, abstaining: bool = True, sources: bool = True) -> Callable[[sdk.Rol
     def verdict(rollout: sdk.Rollout) -> sdk.Verdict:
         gold = rollout.task.expected["answer"]
         finished = rollout.stop_reason == "answered" and any(r.call.name == FINISH for r in rollout.calls)
-        abstained = finished and rollout.answer.strip().rstrip(".").lower() == DONT_KNOW
+        abstained = finished and rollout.answer.strip().rstrip(".").lower().replace("\u2019", "'") == DONT_KNOW
         wrong = None
         if not finished:
             wrong = f"it gave no final answer ({rollout.stop_reason})"

@@ -259,6 +259,7 @@ def _refuse_leaks(sides: Mapping[str, Sequence[Task]]) -> None:
 
 
 def _content(task: Task) -> str:
-    opening = [message.model_dump() for message in task.opening()]
+    """What is asked. Spaces make no other request of it: a spreadsheet leaves some at the end."""
+    opening = [{**message.model_dump(), "content": " ".join(message.content.split())} for message in task.opening()]
     user = [] if task.user is None else [task.user.model_dump(exclude_defaults=True)]
     return json.dumps([opening, task.later_turns, task.setup, *user], sort_keys=True, default=str)

@@ -11,6 +11,7 @@ import pytest
 import sdk
 from sdk.distillation import content_key, select
 from sdk.policies.scripted import ScriptedAgent
+from sdk.tasks import load_tasks
 
 
 def get_order(order_id: str) -> dict[str, str]:
@@ -166,6 +167,34 @@ def test_what_earned_the_reward_of_a_canary_teaches_nobody() -> None:
     hacked.task.tags["canary"] = "true"
     found = select([hacked, rollout("u", "Shipped.", 1.0, 2)], threshold=1.0, per_task=1)
     assert ([r.task.id for r in found.kept], found.not_verified) == (["u"], 1)
+
+
+def test_a_call_that_cannot_be_read_teaches_nobody() -> None:
+    slipped = rollout("t", "Shipped.", 1.0, 1)
+    (call,) = slipped.messages[1].tool_calls
+    slipped.messages[1].tool_calls[0] = call.model_copy(update={"arguments": {}, "error": "no JSON"})
+    found = select([slipped, rollout("u", "Shipped.", 1.0, 2)], threshold=1.0, per_task=1)
+    assert ([r.task.id for r in found.kept], found.unread, found.seen) == (["u"], 1, 2)
+
+
+def test_several_examples_of_a_task_are_tasks_of_one_family(tmp_path: Path) -> None:
+    def script(messages: list[sdk.Message], seed: int) -> str:
+        return f"It is shipped, said {seed % 7}."
+
+    data = sdk.distill(
+        tools=[get_order],
+        prompts=PROMPTS[:1],
+        verifier=is_shipped,
+        model=ScriptedAgent(script),
+        samples=6,
+        per_task=2,
+        to=tmp_path / "d.jsonl",
+        licence="mit",
+    )
+    first, second = load_tasks(data.path)
+    assert second.id == f"{first.id}/2"
+    assert first.family == second.family
+    assert first.demonstration != second.demonstration
 
 
 @pytest.mark.parametrize("order_id", ["\ud83d", float("nan")])

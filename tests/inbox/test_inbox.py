@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 import sdk
+from mcp_bridge import ToolResult
 from sdk.policies.scripted import ScriptedAgent, replay_demonstration
+from sdk.records import CallRecord
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "examples" / "inbox"))
@@ -110,7 +112,21 @@ def test_where_the_inbox_tells_nothing_only_not_knowing_is_right(tasks: list[sdk
     task = next(t for t in tasks if t.expected["answer"] is None)
     assert score(task, SEARCH, finish("I don't know")) > 1
     assert score(task, SEARCH, finish("I don't know.")) > 1
+    assert score(task, SEARCH, finish("I don\u2019t know")) > 1
     assert score(task, SEARCH, finish("nothing", "m0001")) == -1
+
+
+def test_naming_what_was_corrected_beside_its_correction_is_wrong(tasks: list[sdk.Task]) -> None:
+    room = next(t for t in tasks if str(t.expected["answer"])[1:2] == "-")
+    right = room.expected["answer"]
+    told = CallRecord(
+        call=sdk.ToolCall(id="1", name="read_email", arguments={"message_id": "m1"}),
+        result=ToolResult(text=json.dumps({"body": f"> The room is Z-999.\n\nIt is {right} now."})),
+        turn=0,
+    )
+    for said, score in {f"{right}, Z-999": 0, f"Z-999 {right}": 0, f"room {right}": 1, right: 1}.items():
+        one = sdk.Rollout(id="r", task=room, answer=said, calls=[told])
+        assert outcome._says.verify(one).score == score
 
 
 def test_each_term_of_the_reward_can_be_left_out(told: tuple[sdk.Task, str, str]) -> None:

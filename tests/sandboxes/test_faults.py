@@ -12,6 +12,7 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mcp.server.mcpserver import MCPServer
 from noting import Notes
 
 import sdk
@@ -30,6 +31,7 @@ from sandboxes.faults import (
     RenamedFields,
     StaleRead,
     Timeout,
+    part_of,
 )
 from sandboxes.helpdesk import Helpdesk
 from sandboxes.objects import ObjectTwin
@@ -112,6 +114,42 @@ async def test_a_partial_answer_has_the_beginning_of_its_lists_and_does_not_say_
         assert json.loads(result.text) == result.structured
         assert result.notes == ("fault PartialAnswer: 1 entries of lists left out",)
         assert (await world.call("get_note", {"note_id": "n-100"})).notes == (), "there is no list to cut"
+
+
+@pytest.mark.parametrize(
+    ("fault", "names", "orders"),
+    [
+        (PartialAnswer(keep=0.5), "Ann\nBob", '{"id":"A1","status":"open"}'),
+        (RenamedFields(fields={"status": "state"}), "Ann\nBob\nCid", None),
+    ],
+)
+async def test_lists_of_an_mcp_server_are_changed_in_what_the_model_reads(
+    fault: Any, names: str, orders: str | None
+) -> None:
+    server = MCPServer("lists", log_level="ERROR")
+
+    @server.tool()
+    def list_names() -> list[str]:
+        """Names."""
+        return ["Ann", "Bob", "Cid"]
+
+    @server.tool()
+    def list_orders() -> list[dict[str, str]]:
+        """Orders."""
+        return [{"id": "A1", "status": "open"}, {"id": "A2", "status": "sent"}]
+
+    async with connect(server) as toolset, Faulty(toolset, {"*": fault}).open_world("w") as world:
+        assert (await world.call("list_names", {})).text == names
+        result = await world.call("list_orders", {})
+    lines = [json.loads(line) for line in result.text.splitlines()]
+    assert lines == result.structured["result"]
+    assert (result.text == orders) if orders else all("state" in line and "status" not in line for line in lines)
+
+
+def test_words_beside_a_list_that_was_cut_are_not_told_of_what_is_left() -> None:
+    result = ToolResult(text="Orders A1, B2 of Zoe.", structured={"orders": ["A1", "B2"], "customer": "Zoe"})
+    changed, _ = part_of(result, 0.5)
+    assert json.loads(changed.text) == changed.structured == {"orders": ["A1"], "customer": "Zoe"}
 
 
 async def test_a_stale_read_shows_what_was_before_the_change() -> None:

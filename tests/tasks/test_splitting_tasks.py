@@ -103,6 +103,8 @@ def test_one_prompt_under_two_families_is_a_leak():
     tasks = [Task(prompt="same", id=str(n), tags={"split": side}) for n, side in enumerate(["train", "heldout"])]
     with pytest.raises(ConfigError, match="'0' \\(train\\) and '1' \\(heldout\\) have the same prompt and setup"):
         split_tasks(tasks)
+    with pytest.raises(ConfigError, match="have the same prompt and setup"):
+        split_tasks([tasks[0], tasks[1].model_copy(update={"prompt": " same  "})])
     tasks[1].setup["seed"] = 2
     assert len(split_tasks(tasks).heldout) == 1
 

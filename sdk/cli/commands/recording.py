@@ -293,7 +293,7 @@ def divergence(
     typer.echo(text, nl=False)  # first: a file that cannot be written does not cost the report
     if json_file is not None:
         write_bytes(Path(json_file), f"{report.to_json()}\n".encode())
-    agrees = report.agrees if at_least is None else report.agreement >= at_least
+    agrees = report.agrees if at_least is None else report.compared > 0 and report.agreement >= at_least
     if not agrees:
         raise typer.Exit(DIVERGES)
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import json
 import logging
 import math
 import random
@@ -566,12 +567,16 @@ def _rewritten(result: ToolResult, change: Callable[[Any], Any]) -> ToolResult |
         return result.model_copy(update={"content": None, "structured": changed, "text": compact_json(changed)})
     if isinstance(told, dict | list):
         return result.model_copy(update={"content": None, "structured": changed, "text": compact_json(change(told))})
-    if _shape(changed) != _shape(result.structured):
-        # A list comes as a text for each item, which are no JSON together. Other words would tell what is left out.
-        inner = changed.get("result") if isinstance(changed, Mapping) and len(changed) == 1 else None
-        items = [one if isinstance(one, str) else compact_json(one) for one in inner] if isinstance(inner, list) else ()
-        text = "\n".join(items) if isinstance(inner, list) else compact_json(changed)
+    inner = [
+        one["result"] if isinstance(one, Mapping) and set(one) == {"result"} else None
+        for one in (result.structured, changed)
+    ]
+    if isinstance(inner[0], list) and isinstance(inner[1], list) and _items_in(result.text) == inner[0]:
+        text = "\n".join(one if isinstance(one, str) else compact_json(one) for one in inner[1])
         return result.model_copy(update={"content": None, "structured": changed, "text": text})
+    if _lengths(changed) != _lengths(result.structured):
+        # Other words beside it would tell what is left out.
+        return result.model_copy(update={"content": None, "structured": changed, "text": compact_json(changed)})
     # Words of their own beside the structured content: they are changed where they repeat one of its texts.
     text = result.text
     for (_, old), (_, new) in zip(_texts(result.structured), _texts(changed), strict=False):
@@ -579,11 +584,25 @@ def _rewritten(result: ToolResult, change: Callable[[Any], Any]) -> ToolResult |
     return result.model_copy(update={"content": None, "structured": changed, "text": text})
 
 
-def _shape(value: Any) -> Any:
-    """A JSON value without its leaves."""
+def _items_in(text: str) -> list[Any]:
+    """A list as MCP sends it: a text for each item, one after the other."""
+    items, at, decoder = list[Any](), 0, json.JSONDecoder()
+    while at < len(text):
+        try:
+            item, at = decoder.raw_decode(text, at)
+        except ValueError:
+            return text.split("\n")
+        items.append(item)
+        while at < len(text) and text[at].isspace():
+            at += 1
+    return items
+
+
+def _lengths(value: Any) -> list[int]:
+    """Those of all lists in a JSON value."""
     if isinstance(value, Mapping):
-        return {key: _shape(one) for key, one in value.items()}
-    return [_shape(one) for one in value] if isinstance(value, list) else None
+        return [length for one in value.values() for length in _lengths(one)]
+    return [len(value), *(length for one in value for length in _lengths(one))] if isinstance(value, list) else []
 
 
 def _texts(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], str]]:

@@ -617,9 +617,11 @@ class ObjectTwin(Sandbox):
         super().__init__()
         self._checker = type(self._checker)(self.all_tools)
         self.reset()
-        for one, example in self._world.items() if state is None else ():
+        shows_public = state is None and type(self).state is ObjectTwin.state
+        writing = {method.owner for name, method in self._methods.items() if name not in self._reads}
+        for one, example in self._world.items() if shows_public else ():
             private = [key for key in getattr(example, "__dict__", ()) if key.startswith("_")]
-            if private and not any(True for _ in public_attributes(example)):
+            if one in writing and private and not any(True for _ in public_attributes(example)):
                 logger.warning(
                     "the state of %s is empty, because all its variables (%s) begin with an underscore, so that no "
                     "task can expect a change of them; give state=vars to show them",

@@ -64,7 +64,7 @@ class Selection:
     cut_off: int = 0
     """Verified, but a limit ended them in their last message: it is half, or has calls that nobody made."""
     unread: int = 0
-    """Verified, but a call in them could not be read, and there is none to teach in its place."""
+    """Verified, but the model wrote a call that could not be read, and such a call must not be taught."""
     duplicates: int = 0
     beyond_per_task: int = 0
 

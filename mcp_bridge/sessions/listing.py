@@ -111,9 +111,9 @@ class ReadingTools:
         lines: list[str] = []
         try:
             async for page in _pages(fetch, "resources/templates/list"):
+                if page and len(lines) >= _MOST_TEMPLATES:
+                    return [*lines, f"[more than {len(lines)} templates; the others are not listed]"]
                 lines += [f"{_line(one.uri_template, one, one.mime_type)} [template]" for one in page]
-                if len(lines) >= _MOST_TEMPLATES:
-                    return [*lines, f"[there may be more than {len(lines)} templates; the others are not listed]"]
         except MCPError as problem:
             # Servers with resources need not know of templates.
             if problem.code != METHOD_NOT_FOUND:

@@ -22,7 +22,7 @@ WORLD_DIR_PREFIX = "toolbake-world-"
 """How the names of these folders begin."""
 
 _BUILT_IN = {"TOOLBAKE_PYTHON": sys.executable}
-_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-((?:\$\{[^}]*\}|[^}])*))?\}")
+_VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-((?:\$\{(?:\$\{[^}]*\}|[^}])*\}|[^}])*))?\}")
 _PROMPT = re.compile(r"\$\{input:([^}]*)\}")
 """What an editor asks its user for."""
 

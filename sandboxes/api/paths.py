@@ -72,7 +72,7 @@ def singular_of(name: str) -> str:
     """`companies` is `company`; a word that is not a plural stays as it is."""
     if name.endswith("ies") and len(name) > 4:
         return name[:-3] + "y"
-    if re.search(r"(ss|sh|ch|x|z|us)es$", name):
+    if re.search(r"(ss|sh|ch|x|z|(?<![ao])us)es$", name):
         return name[:-2]
     return name[:-1] if name.endswith("s") and not name.endswith(("ss", "us", "is")) else name
 

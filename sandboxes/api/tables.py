@@ -525,6 +525,8 @@ class TableFinder:
 # -- links: properties that show or name rows of another table ---------------------------------------------------------
 
 _KEY_WORDS = frozenset(("id", "uuid", "slug", "login", "username"))
+_ANY_WORDS = frozenset(("name", "title", "label", "date", "type", "status", "path", "url", "text", "value"))
+"""Keys whose word says nothing: the `file_name` of an upload need not be a file that is there."""
 _NAMED_PEOPLE = frozenset((
     "user", "owner", "author", "assignee", "creator", "reporter", "reviewer", "sender", "recipient", "manager",
     "requester", "approver",
@@ -578,7 +580,8 @@ class LinkFinder:
                 continue
             is_itself = found is table and words[:-1] == words_of(table.singular)
             keys = ([last], [*words[size:-1], last])
-            if not is_itself and (last in _KEY_WORDS or words_of(found.key.column) in keys):
+            by_key = last not in _ANY_WORDS and words_of(found.key.column) in keys
+            if not is_itself and (last in _KEY_WORDS or by_key):
                 return found
         if last not in _KEY_WORDS:
             return None

@@ -514,7 +514,8 @@ def _imperative(step: Step, describer: Describer) -> str:
         thing = describer.argument(target, rest.pop(target))
     else:
         thing = f"a new {about}" if verb in MAKING else f"the {about}"
-    return f"{verb} {thing}{_further(verb, rest, describer, described=' with the ' in thing)}"
+    sets = verb in SETTING or (target is not None and verb in ("move", "rename"))
+    return f"{verb} {thing}{_further(rest, describer, sets=sets, described=' with the ' in thing)}"
 
 
 def _is_target(name: str, source: Told | Found, about: str, describer: Describer) -> bool:
@@ -535,12 +536,13 @@ def _set_one(verb: str, about: str, rest: dict[str, Told | Found], describer: De
     return f"{verb} the {about} of {' and '.join(of)} {'to' if verb in SETTING else 'as'} {said}"
 
 
-def _further(verb: str, rest: dict[str, Told | Found], describer: Describer, *, described: bool) -> str:
-    """The arguments beside what is acted on: " for customer C11, with the quantity 3". `described`: what is acted on
-    is named by what it is like, so that a comma must keep the rest from being read as more of that."""
+def _further(rest: dict[str, Told | Found], describer: Describer, *, sets: bool, described: bool) -> str:
+    """The arguments beside what is acted on: " for customer C11, with the quantity 3", or what becomes of it where the
+    tool `sets` it. `described`: what is acted on is named by what it is like, so that a comma must keep the rest from
+    being read as more of that."""
     things = [name for name, source in rest.items() if describer.names_a_thing(name, source)]
     said = "".join(f" for {describer.argument(name, rest[name])}" for name in things)
-    joint = "to" if verb in SETTING else ""
+    joint = "to" if sets else ""
     parts = [describer.named(name, source, joint) for name, source in rest.items() if name not in things]
     # Long ones last: "the product of the order of C26 and the quantity 1" may be read as the quantity of that order.
     parts.sort(key=len)

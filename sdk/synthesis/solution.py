@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -248,7 +248,7 @@ def _whole(draft: _Draft, rollout: Rollout, again: Rollout | None) -> Task:
         state = rollout.final_state or {}
         if differing := _differing(expected.get("changes", []), second.get("changes", []), state):
             expected["ignore"] = sorted({*expected.get("ignore", ()), *differing})
-            kept = [one for one in expected["changes"] if not any(one in some for some in differing.values())]
+            kept = [one for one in expected["changes"] if not _is_named(one, differing)]
             if not kept and draft.answer is None and "answer" not in draft.task.expected:
                 raise ConfigError(
                     f"all that the calls change differs in each world: {', '.join(sorted(differing))}; let the server "
@@ -304,20 +304,25 @@ def _changes(rollout: Rollout) -> list[Change] | None:
     return diff(rollout.initial_state, rollout.final_state)
 
 
-def _differing(first: Sequence[Change], second: Sequence[Change], state: Mapping[str, Any]) -> dict[str, list[Change]]:
-    """What differs between two plays, by its name in `ignore`, with the first play's changes there: columns, tables
-    with keys that differ, and single values of a table that has one column, as that of an object's attributes."""
+def _differing(first: Sequence[Change], second: Sequence[Change], state: Mapping[str, Any]) -> set[str]:
+    """What differs between two plays, by its name in `ignore`: columns, tables with keys that differ, and the one value
+    that differs in a table of a single column, such as that of an object's attributes."""
     rows = [{(one["table"], one["key"]) for one in changes} for changes in (first, second)]
-    tables = {table for table, _ in rows[0] ^ rows[1]}
+    names = {table for table, _ in rows[0] ^ rows[1]}
     one_only = [one for one in first if one not in second] + [one for one in second if one not in first]
-    names = tables | {_column(one, state) for one in one_only if one["table"] not in tables}
-    return {name: [one for one in first if name in (one["table"], _column(one, state))] for name in names}
+    keys: dict[tuple[str, str], set[str]] = {}
+    for one in one_only:
+        if one["table"] not in names:
+            keys.setdefault((one["table"], one["column"]), set()).add(one["key"])
+    for (table, column), of in keys.items():
+        is_alone = len(of) == 1 and all(set(row or ()) <= {column} for row in state.get(table, {}).values())
+        names.add(f"{table}.{next(iter(of))}.{column}" if is_alone else f"{table}.{column}")
+    return names
 
 
-def _column(change: Change, state: Mapping[str, Any]) -> str:
-    rows = state.get(change["table"], {}).values()
-    key = f"{change['key']}." if rows and all(set(row) == {change["column"]} for row in rows) else ""
-    return f"{change['table']}.{key}{change['column']}"
+def _is_named(change: Change, names: Collection[str]) -> bool:
+    table, key, column = change["table"], change["key"], change["column"]
+    return not {table, f"{table}.{column}", f"{table}.{key}.{column}"}.isdisjoint(names)
 
 
 def read_calls(given: Calls) -> list[ToolCall]:

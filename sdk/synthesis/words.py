@@ -32,7 +32,7 @@ _ACTING = frozenset(
     }
 )
 VERBS = _READING | _ACTING
-SETTING = frozenset({"update", "change", "set", "put", "replace", "edit", "move", "rename"})
+SETTING = frozenset({"update", "change", "set", "put", "replace", "edit"})
 """Verbs after which it is said what becomes of something."""
 MAKING = frozenset({"create", "add", "place", "open", "post", "make", "book", "start"})
 """Verbs after which something is there that was not."""

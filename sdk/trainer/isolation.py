@@ -52,10 +52,18 @@ _WRITING = frozenset(
     {"save", "write", "clear", "drop", "reset", "insert", "upsert", "append", "store", "import", "upload", "submit"}
 )
 """First words after which `list`, `view` or `count` is a noun."""
-_ADDING = frozenset(
-    {"create", "add", "make", "write", "save", "store", "append", "insert", "register", "record", "remember", "note"}
-)
+_ADDING = frozenset({"create", "add", "make", "write", "save", "append", "insert", "remember"})
 """Verbs of tools that only add, where they say nothing of themselves: with made-up arguments no others are called."""
+_ADDING_FIRST = _ADDING | {"store", "register", "record", "note"}
+"""Those that are verbs only where they come first."""
+_NOT_ADDING = frozenset(
+    {
+        *("delete", "remove", "update", "clear", "purge", "drop", "cancel", "edit", "send", "reset", "wipe", "erase"),
+        *("destroy", "truncate", "overwrite", "replace", "revoke", "unregister", "deactivate", "disable", "archive"),
+        *("move", "rename", "publish", "pay", "refund", "all", "or", "and"),
+    }
+)
+"""Words in the name of a tool that does more than to add something, wherever they stand."""
 _T = TypeVar("_T")
 _STATE = "its state"
 ONLY_READ = "all its tools only read"
@@ -134,9 +142,10 @@ async def try_isolation(
 ) -> list[Tried]:
     """What the worlds of each source show that is neither simulated nor allowed to share state.
 
-    Written is with the tasks' own calls, else by tools that only add, with arguments made from the schemas.
-    `destructive`, `allowed`: as `allow_destructive` and `allow_shared_state` of the training. Worlds of sources that
-    turn out to be apart count as fresh from now on. Raises `ConfigError` where `allowed` names no source.
+    The trial writes with the calls of the tasks' demonstrations. If there are none, it calls tools that only add, with
+    arguments made from the schemas. `destructive`, `allowed`: as `allow_destructive` and `allow_shared_state` of the
+    training. Worlds of sources that turn out to be apart count as fresh from now on. Raises `ConfigError` where
+    `allowed` names no source.
     """
     require_known_sources(source, allowed)
     plans = [
@@ -278,8 +287,10 @@ def _only_adds(tool: Tool) -> bool:
     """By its annotations; by its name, where it says nothing of itself: MCP takes such a tool for destructive."""
     if tool.annotations.destructive is not None:
         return not tool.annotations.destructive
-    found = words(tool.name_at_source or tool.name)
-    return not {"or", "and", "all"} & {*found} and not _ADDING.isdisjoint({*found[:1], *found[-1:]})
+    found = words(tool.name_at_source or tool.name) or [""]
+    first, last = found[0], found[-1]
+    adds = first in _ADDING_FIRST or (last in _ADDING and first not in VERBS | _WRITING)  # campaign_add
+    return adds and _NOT_ADDING.isdisjoint(found)
 
 
 def _gold(tasks: Iterable[Task]) -> list[ToolCall]:

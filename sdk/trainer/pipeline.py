@@ -192,7 +192,7 @@ async def train_async(
                 handlers=handlers,
             )
             identity |= {**agent_identity(program), **users_identity(user_model, user_judge), **labels}
-            identity |= await anyio.to_thread.run_sync(weights_identity, model)
+            identity |= await anyio.to_thread.run_sync(weights_identity, model, *beside.values())
             playing = open_users(
                 every, source.tools, user_model=user_model, judge=user_judge, rows=options.rollouts.concurrency
             )

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
@@ -470,7 +469,8 @@ def _code(rollout: Rollout) -> str | None:
         return None
     blocks: list[str] = _FENCED.findall(rollout.answer)
     if len(blocks) == 1:
-        return textwrap.dedent(blocks[0])  # in a list, the block is indented
+        margin = len(blocks[0]) - len(blocks[0].lstrip(" \t"))  # in a list, the block is indented
+        return re.sub(rf"^[ \t]{{{margin}}}", "", blocks[0], flags=re.MULTILINE)
     return None if blocks or "```" in rollout.answer else rollout.answer
 
 

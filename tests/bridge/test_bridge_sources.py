@@ -53,7 +53,7 @@ async def test_an_mcp_json_is_read_with_env_and_a_cwd_relative_to_the_file(
 
 def test_a_default_may_name_another_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIRST_TOKEN", "tok-first")
-    for text in ("${FIRST_TOKEN:-${SECOND}}", "${SECOND:-${FIRST_TOKEN}}", "${SECOND:-${THIRD:-tok-first}}"):
+    for text in ("${FIRST_TOKEN:-${SECOND}}", "${SECOND:-${FIRST_TOKEN}}", "${SECOND:-${THIRD:-${FOURTH:-tok-first}}}"):
         [spec] = identify(servers(one={"command": "a", "args": [f"--key={text}!"]}))
         assert isinstance(spec, StdioSpec)
         assert spec.args == ("--key=tok-first!",)

@@ -373,7 +373,10 @@ async def test_with_made_up_arguments_only_tools_that_add_are_called() -> None:
     def acting(name: str) -> None:
         server.tool(name=name, structured_output=False)(lambda: wrote.append(name) or "ok")
 
-    for name in ("delete_all_customers", "purge", "send_invoices", "reset_and_create", "add_all", "update_prices"):
+    for name in (
+        *("delete_all_customers", "purge", "send_invoices", "reset_and_create", "add_all", "update_prices"),
+        *("delete_note", "update_record", "clear_store", "record_delete", "cancel_register", "store_purge"),
+    ):
         acting(name)
     server.tool(name="list_customers", structured_output=False)(lambda: ", ".join(kept))
     lines = await trained(server, ["Look.", "Look again."])

@@ -143,8 +143,8 @@ async def test_an_edited_verifier_of_the_same_name_makes_another_run(tmp_path: P
 
 
 async def test_a_folder_of_other_weights_is_another_model(tiny_model_folder: Path, tmp_path: Path) -> None:
-    """Also where the folder of the run is given, whose model it is."""
-    model = Path(shutil.copytree(tiny_model_folder, tmp_path / "trained" / "model"))
+    """Also where the folder of the run is given, whose model it is, and where its name is that of a secret."""
+    model = Path(shutil.copytree(tiny_model_folder, tmp_path / "access-token" / "model"))
     (model.parent / "run.json").write_text("{}")
     call: Any = {"tools": [get_order], "prompts": TASKS[:1], "verifier": says_shipped, "limits": {"max_tokens": 2}}
     for _ in range(2):

@@ -32,6 +32,7 @@ from sandboxes.faults import (
     StaleRead,
     Timeout,
     part_of,
+    renamed,
 )
 from sandboxes.helpdesk import Helpdesk
 from sandboxes.objects import ObjectTwin
@@ -150,6 +151,9 @@ def test_words_beside_a_list_that_was_cut_are_not_told_of_what_is_left() -> None
     result = ToolResult(text="Orders A1, B2 of Zoe.", structured={"orders": ["A1", "B2"], "customer": "Zoe"})
     changed, _ = part_of(result, 0.5)
     assert json.loads(changed.text) == changed.structured == {"orders": ["A1"], "customer": "Zoe"}
+    told = ToolResult(text="Order A1 is open.", structured={"status": "open"})
+    kept, _ = renamed(told, {"status": "state"})
+    assert (kept.text, kept.structured) == ("Order A1 is open.", {"state": "open"})
 
 
 async def test_a_stale_read_shows_what_was_before_the_change() -> None:

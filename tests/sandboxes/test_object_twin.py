@@ -711,10 +711,18 @@ class Secretive:
         return "reserved"
 
 
+class Shown(ObjectTwin):
+    def state(self) -> Any:
+        return {"seats": {}}
+
+
 def test_a_state_that_is_empty_for_its_underscores_is_a_warning_with_the_fix(caplog: pytest.LogCaptureFixture) -> None:
     assert ObjectTwin(Secretive).state()["Secretive"] == {}
     assert "the state of Secretive is empty, because all its variables (_seats)" in caplog.text
     caplog.clear()
+    Shown(Secretive)
+    ObjectTwin(Secretive, reads=("reserve",))
+    assert caplog.text == ""
     assert ObjectTwin(Secretive, state=vars).state()["Secretive"] == {"_seats": {"value": {"A1": ""}}}
     assert caplog.text == ""
 

@@ -350,7 +350,25 @@ def random_row(kept: dict[str, Any], text: str) -> None:
     kept["log"] = {str(uuid.uuid4()): {"text": text}}
 
 
-@pytest.mark.parametrize(("made", "ignored"), [(timed, ["notes.made_at"]), (random_row, ["log", "notes.made_at"])])
+def one_value(kept: dict[str, Any], text: str) -> None:
+    kept["notes"] = {"1": {"text": text}}
+    kept["settings"] = {"seen": {"value": time.time_ns()}}
+
+
+def many_values(kept: dict[str, Any], text: str) -> None:
+    kept["notes"] = {"1": {"text": text}}
+    kept["settings"] = {str(key): {"value": time.time_ns()} for key in range(400)}
+
+
+@pytest.mark.parametrize(
+    ("made", "ignored"),
+    [
+        (timed, ["notes.made_at"]),
+        (random_row, ["log", "notes.made_at"]),
+        (one_value, ["settings.seen.value"]),
+        (many_values, ["settings.value"]),
+    ],
+)
 def test_what_differs_between_two_fresh_worlds_is_not_expected_of_a_rollout(
     made: Callable[..., Any], ignored: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -255,6 +255,19 @@ def test_a_missing_reference_is_refused_with_the_name_of_the_field(error: Schema
     assert "station_id: there is no station 99999" in result.text
 
 
+@pytest.mark.parametrize(("key", "is_link"), [("code", True), ("warehouse_code", True), ("name", False)])
+def test_a_property_is_a_reference_by_a_key_of_any_name_but_a_word_of_all_things(key: str, is_link: bool) -> None:
+    row = record([key], **{key: TEXT, "city": TEXT})
+    paths = crud("/warehouses", "Warehouse", row, record(city=TEXT), parameter=key)
+    named = key if key.startswith("warehouse") else f"warehouse_{key}"
+    products = crud(
+        "/products", "Product", record(["id"], id=NUMBER, **{named: TEXT}), record(**{named: TEXT}), kind=NUMBER
+    )
+    result = ApiTwin(api({**paths, **products})).call_now("createProduct", {named: "nowhere"})
+    assert (f"{named}: there is no warehouse 'nowhere'" in result.text) is is_link
+    assert result.is_error is is_link
+
+
 def test_a_refusal_has_the_form_of_its_status() -> None:
     kinds = {404: "missing", 422: "invalid"}
     forms = [

@@ -365,15 +365,28 @@ _ID_NAME = re.compile(r"(?:^|[_\-.])(?i:id|uuid|guid)(?i:s?)$|(?<=[a-z0-9])(?:Id
 _SHORTEST_IN_TEXT = 3
 """A shorter identifier would be found inside ordinary words."""
 
+_READING = re.compile(r"(?i:get|list|search|find|read|show|fetch|describe|lookup|query|count|view)(?![a-z])")
+_DOING_MORE = re.compile(r"(?<![a-zA-Z])(?i:or|and)(?![a-z])|Or[A-Z]|And[A-Z]")
+"""As `get_or_create` does."""
+
 Scalar = str | int
+
+
+def _only_reads(tool: Tool) -> bool:
+    """By its annotations; by its name, where it says nothing of itself: what it returns, it did not create."""
+    says, name = tool.annotations, tool.name_at_source or tool.name
+    if says.read_only is not None or says.destructive is not None:
+        return bool(says.read_only)
+    return _READING.match(name) is not None and _DOING_MORE.search(name) is None
 
 
 class Identifiers:
     """The recorded identifiers of one session and their counterparts in the twin.
 
-    A value counts as created where a call that may change something returns it, it never came up before, and either its
-    key is that of an identifier or a later call of the recording uses it under such a key. What stands at the same path
-    in the twin's result is its counterpart. Anything else that differs is a difference.
+    A value counts as created where a call that may change something, by its annotations or its name, returns it, it
+    never came up before, and either its key is that of an identifier or a later call of the recording uses it under
+    such a key. What stands at the same path in the twin's result is its counterpart. Anything else that differs is a
+    difference.
     """
 
     def __init__(self, calls: Sequence[CallLine], reading: Set[str]) -> None:
@@ -622,7 +635,7 @@ class _Comparison:
         self._by_tool = {tool.name: ToolDivergence(tool=tool.name) for tool in cassette.header.tools}
         self._calls: list[CallDivergence] = []
         self._mapped = 0
-        self._reading = {tool.name for tool in cassette.header.tools if tool.annotations.read_only}
+        self._reading = {tool.name for tool in cassette.header.tools if _only_reads(tool)}
         self._checker = ArgumentChecker(cassette.header.tools)
 
     async def replay_in_world(self, session: RecordedSession, twin: WorldSource) -> None:

@@ -353,6 +353,8 @@ def _entries(folder: str | None) -> Iterator[os.DirEntry[str]]:
 
 Need = Literal["files", "network", "processes"]
 _FENCED = re.compile(r"```(?:python3?|py)?[ \t\r]*\n(.*?)\n?```", re.DOTALL | re.IGNORECASE)
+_FIRST_LINE = re.compile(r"^[ \t]*(?=\S)", re.MULTILINE)
+"""The indentation of the first line that has something."""
 _CALL_KEYS: dict[str, Any] = {"call": str, "args": (list, tuple), "kwargs": Mapping, "returns": object, "raises": str}
 _PROGRAM_KEYS: dict[str, Any] = {"stdin": str, "prints": str}
 _FORM = (
@@ -469,7 +471,8 @@ def _code(rollout: Rollout) -> str | None:
         return None
     blocks: list[str] = _FENCED.findall(rollout.answer)
     if len(blocks) == 1:
-        margin = len(blocks[0]) - len(blocks[0].lstrip(" \t"))  # in a list, the block is indented
+        first = _FIRST_LINE.search(blocks[0])
+        margin = len(first[0]) if first is not None else 0  # in a list, the block is indented
         return re.sub(rf"^[ \t]{{{margin}}}", "", blocks[0], flags=re.MULTILINE)
     return None if blocks or "```" in rollout.answer else rollout.answer
 

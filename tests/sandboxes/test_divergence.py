@@ -165,6 +165,43 @@ async def test_a_wrong_reference_in_a_reading_is_no_new_identifier(cassette: Pat
     assert paths(report) == ["structured.note_id", "text.note_id"]
 
 
+class Shop:
+    """Its tools say nothing of themselves."""
+
+    def __init__(self, customer: str = "C77", order: str = "O1") -> None:
+        self._customer, self._order = customer, order
+
+    def get_order(self, number: int) -> dict[str, Any]:
+        """Read an order."""
+        return {"number": number, "customer_id": self._customer}
+
+    def place_order(self, product: str) -> dict[str, Any]:
+        """Place an order."""
+        return {"order_id": self._order, "product": product}
+
+
+async def test_a_wrong_reference_is_one_also_where_only_its_tool_s_name_says_that_it_reads(tmp_path: Path) -> None:
+    path = tmp_path / "shop.jsonl"
+    calls: list[tuple[str, dict[str, Any]]] = [("get_order", {"number": 1}), ("place_order", {"product": "lamp"})]
+    await record_notes(path, calls, backend=ObjectTwin(Shop, state=vars))
+    report = await compare(path, ObjectTwin(lambda: Shop("C99", "O7"), name="Shop", state=vars))
+    assert [call.tool for call in report.calls] == ["get_order"], "only the new order's identifier is another name"
+    assert set(paths(report)) == {"structured.customer_id", "text.customer_id"}
+
+
+async def test_where_no_recorded_call_has_an_answer_nothing_agrees(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    await record_notes(path, [LOOK])
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "call":
+            line |= {"result": None, "failure": {"type": "ServerDied", "text": "it died"}}
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    report = await compare(path, Notes())
+    assert (report.compared, report.agrees) == (0, False)
+    assert "Nothing was compared: no recorded call has an answer." in report.to_markdown()
+
+
 async def test_what_a_changing_call_returns_beside_identifiers_must_be_the_same(cassette: Path) -> None:
     report = await compare(cassette, Notes(first_id=7000, spoil={"saved": "stored"}))
     assert paths(report) == ["structured.state", "text.state"]

@@ -486,7 +486,7 @@ async def test_a_fenced_block_is_code_however_it_names_python(begins):
 @pytest.mark.parametrize(
     "answer",
     [
-        "1. Code:\n   ```python\n   def f(x):\n       return x*2\n   ```",
+        "1. Code:\n   ```python\n\n   def f(x):\n       return x*2\n   ```",
         "- Code:\n\n\t```\n\tdef f(x):\n\t\treturn x*2\n\t```",
         "   ```python\ndef f(x):\n  return x*2\n   ```",
         '```python\ndef f(x):\n  return x*2 if """a\n \nb""" == "a\\n \\nb" else 0\n```',

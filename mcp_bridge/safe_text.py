@@ -44,6 +44,24 @@ def json_in(text: str | bytes) -> Any:
         return None
 
 
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"\s*")
+
+
+def json_values(text: str) -> list[Any] | None:
+    """The JSON values that a text is made of, one after the other, as MCP sends the items of a list; None where it has
+    anything else."""
+    values, at = list[Any](), _SPACE.match(text).end()  # type: ignore[union-attr]
+    while at < len(text):
+        try:
+            value, at = _DECODER.raw_decode(text, at)
+        except ValueError:
+            return None
+        values.append(value)
+        at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+    return values
+
+
 def visible(text: str) -> str:
     """Control, direction-changing and invisible characters as escapes (`\\x1b`); line breaks and tabs stay."""
     return "".join(_escape(char) if _is_hidden(char) else char for char in text)

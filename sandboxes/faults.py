@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import json
 import logging
 import math
 import random
@@ -38,7 +37,7 @@ from pydantic.dataclasses import dataclass as validated
 
 from mcp_bridge.errors import CallTimeout, ServerDied, SourceError
 from mcp_bridge.records import Tool, ToolResult, compact_json, error_result
-from mcp_bridge.safe_text import did_you_mean, json_in
+from mcp_bridge.safe_text import did_you_mean, json_in, json_values
 from mcp_bridge.world import Setup, World, WorldSource
 
 from .recorded.cassette import canonical
@@ -571,7 +570,9 @@ def _rewritten(result: ToolResult, change: Callable[[Any], Any]) -> ToolResult |
         one["result"] if isinstance(one, Mapping) and set(one) == {"result"} else None
         for one in (result.structured, changed)
     ]
-    if isinstance(inner[0], list) and isinstance(inner[1], list) and _items_in(result.text) == inner[0]:
+    values = json_values(result.text)
+    told_items = result.text.split("\n") if values is None else values
+    if isinstance(inner[0], list) and isinstance(inner[1], list) and told_items == inner[0]:
         text = "\n".join(one if isinstance(one, str) else compact_json(one) for one in inner[1])
         return result.model_copy(update={"content": None, "structured": changed, "text": text})
     if _lengths(changed) != _lengths(result.structured):
@@ -582,20 +583,6 @@ def _rewritten(result: ToolResult, change: Callable[[Any], Any]) -> ToolResult |
     for (_, old), (_, new) in zip(_texts(result.structured), _texts(changed), strict=False):
         text = text.replace(old, new) if old != new and old in text else text
     return result.model_copy(update={"content": None, "structured": changed, "text": text})
-
-
-def _items_in(text: str) -> list[Any]:
-    """A list as MCP sends it: a text for each item, one after the other."""
-    items, at, decoder = list[Any](), 0, json.JSONDecoder()
-    while at < len(text):
-        try:
-            item, at = decoder.raw_decode(text, at)
-        except ValueError:
-            return text.split("\n")
-        items.append(item)
-        while at < len(text) and text[at].isspace():
-            at += 1
-    return items
 
 
 def _lengths(value: Any) -> list[int]:

@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import anyio
 
 from mcp_bridge import Tool, Toolset
 from mcp_bridge.records import EMPTY
+from mcp_bridge.safe_text import json_values
 from sandboxes.changes import Change, diff
 
 from ..connecting import connect
@@ -28,6 +29,7 @@ from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.run_context import RunContext, play_scripts
 from ..tasks.task_files import read_file, refuse_repeat, task_from_mapping
+from ..verifiers.states import is_ignored
 from ..verifiers.text_tokens import positions, tokenize
 from .shared_state import changes_shared
 from .words import verb_and_object, words
@@ -248,7 +250,9 @@ def _whole(draft: _Draft, rollout: Rollout, again: Rollout | None) -> Task:
         state = rollout.final_state or {}
         if differing := _differing(expected.get("changes", []), second.get("changes", []), state):
             expected["ignore"] = sorted({*expected.get("ignore", ()), *differing})
-            kept = [one for one in expected["changes"] if not _is_named(one, differing)]
+            kept = [
+                one for one in expected["changes"] if not is_ignored(differing, one["table"], one["key"], one["column"])
+            ]
             if not kept and draft.answer is None and "answer" not in draft.task.expected:
                 raise ConfigError(
                     f"all that the calls change differs in each world: {', '.join(sorted(differing))}; let the server "
@@ -318,11 +322,6 @@ def _differing(first: Sequence[Change], second: Sequence[Change], state: Mapping
         is_alone = len(of) == 1 and all(set(row or ()) <= {column} for row in state.get(table, {}).values())
         names.add(f"{table}.{next(iter(of))}.{column}" if is_alone else f"{table}.{column}")
     return names
-
-
-def _is_named(change: Change, names: Collection[str]) -> bool:
-    table, key, column = change["table"], change["key"], change["column"]
-    return not {table, f"{table}.{column}", f"{table}.{key}.{column}"}.isdisjoint(names)
 
 
 def read_calls(given: Calls) -> list[ToolCall]:
@@ -427,14 +426,9 @@ def _as_read(text: str) -> Any:
     """A result of which the text alone is known. MCP writes the items of a list one after the other."""
     if text == EMPTY:
         return None
-    items, end, decoder = [], 0, json.JSONDecoder()
-    while rest := text[end:].lstrip():
-        try:
-            item, length = decoder.raw_decode(rest)
-        except ValueError:
-            return text
-        items.append(item)
-        end = len(text) - len(rest) + length
+    items = json_values(text)
+    if items is None:
+        return text
     if len(items) == 1:
         return items[0]
     return items if items and all(isinstance(item, dict) for item in items) else text

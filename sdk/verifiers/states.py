@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
@@ -181,10 +181,7 @@ class final_state(ReadyMade):
         return None if right else f"the final state does not {self.state.removesuffix('s')} {shortened(gold)}"
 
     def _ignored(self, change: Mapping[str, Any]) -> bool:
-        return change["table"] in self.ignore or self._ignores(change["table"], change["key"], change["column"])
-
-    def _ignores(self, table: str, key: str, column: str) -> bool:
-        return f"{table}.{column}" in self.ignore or f"{table}.{key}.{column}" in self.ignore
+        return is_ignored(self.ignore, change["table"], change["key"], change["column"])
 
     def _without_ignored(self, state: Any) -> Any:
         """A state, or the expected part of one, without the tables and columns that do not matter."""
@@ -196,11 +193,16 @@ class final_state(ReadyMade):
         if not isinstance(rows, Mapping) or not any(name.startswith(f"{table}.") for name in self.ignore):
             return rows
         return {
-            key: {column: value for column, value in row.items() if not self._ignores(table, key, column)}
+            key: {column: value for column, value in row.items() if not is_ignored(self.ignore, table, key, column)}
             if isinstance(row, Mapping)
             else row
             for key, row in rows.items()
         }
+
+
+def is_ignored(names: Collection[str], table: str, key: str, column: str) -> bool:
+    """Whether `ignore` names a value: its table, its column, or itself."""
+    return not {table, f"{table}.{column}", f"{table}.{key}.{column}"}.isdisjoint(names)
 
 
 def _ignored_columns(task: Task) -> list[str]:

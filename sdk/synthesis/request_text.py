@@ -510,8 +510,13 @@ def _imperative(step: Step, describer: Describer) -> str:
         return _set_one(verb, about, rest, describer)
     if verb in SETTING and len(rest) == (target is not None):
         raise NoWalk("it changes something without saying to what")
+    keys = [
+        name for name, source in rest.items() if verb in SETTING and _is_natural_key(name, source, about, describer)
+    ]
     if target is not None:
         thing = describer.argument(target, rest.pop(target))
+    elif len(keys) == 1 and len(rest) > 1:  # `replace_item(sku, name)`: what is acted on has a key of another name
+        thing = f"the {about} with {describer.named(keys[0], rest.pop(keys[0]))}"
     else:
         thing = f"a new {about}" if verb in MAKING else f"the {about}"
     sets = verb in SETTING or (target is not None and verb in ("move", "rename"))
@@ -523,6 +528,12 @@ def _is_target(name: str, source: Told | Found, about: str, describer: Describer
     noun = describer.noun_of_argument(source)
     is_key = isinstance(source, Found) or (source.cell is not None and source.cell.is_key)
     return bool(noun) and is_key and noun == about and spoken(name).startswith(noun)
+
+
+def _is_natural_key(name: str, source: Told | Found, about: str, describer: Describer) -> bool:
+    """Whether an argument is the column that rows of what is acted on are named by: a `sku`, an `isbn`."""
+    cells = [source.cell] if isinstance(source, Told) else describer.facts.named_by(source.value)
+    return any(cell is not None and cell.is_key and cell.column == name and cell.noun == about for cell in cells)
 
 
 def _set_one(verb: str, about: str, rest: dict[str, Told | Found], describer: Describer) -> str:

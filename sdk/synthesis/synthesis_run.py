@@ -296,7 +296,10 @@ async def synthesize_async(
                     shown.say(f"warning: {maker.stopped}")
             tasks = [task for _, task, _ in kept.tasks]
             kept.write(tasks)
-            return SynthesizedTasks(tasks, n, kept.next_attempt, dict(kept.left_out), lessons.left_out, kept.path)
+            used = {tool for task in tasks for tool in task.tags["tools"].split("+")}
+            why = f"none of the {kept.next_attempt} attempts made a task with it"
+            unused = lessons.left_out | {name: why for name in lessons.tools if name not in used}
+            return SynthesizedTasks(tasks, n, kept.next_attempt, dict(kept.left_out), unused, kept.path)
 
 
 async def _require_kept(source: Toolset, kept: ProgressFile, shown: Progress, concurrency: int) -> None:

@@ -373,18 +373,45 @@ class Lessons:
         return found
 
 
+_IN_PATH, _IN_BODY = "_in_path", "_in_body"
+
+
 def required(tool: Tool) -> list[str]:
-    return [str(name) for name in tool.input_schema.get("required", [])]
+    asked = [str(name) for name in tool.input_schema.get("required", [])]
+    joined = {name: key for key, names in _keys_given_twice(tool).items() for name in names}
+    return list(dict.fromkeys(joined.get(name, name) for name in asked))
 
 
 def properties(tool: Tool) -> dict[str, Mapping[str, Any]]:
     """The arguments' schemas, with what they refer to. One that may also be null, as FastAPI writes every optional
-    field, is the other one."""
-    return {
+    field, is the other one. A key that is given twice is one argument: `given` makes two of it."""
+    known: dict[str, Mapping[str, Any]] = {
         name: followed(_without_null(followed(schema, tool.input_schema)), tool.input_schema)
         for name, schema in tool.input_schema.get("properties", {}).items()
         if isinstance(schema, dict)
     }
+    for key, (in_path, in_body) in _keys_given_twice(tool).items():
+        known = {key if name == in_path else name: schema for name, schema in known.items() if name != in_body}
+    return known
+
+
+def given(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by the names of `properties`, as the tool takes them."""
+    twice = _keys_given_twice(tool)
+    return {name: value for key, value in arguments.items() for name in twice.get(key, (key,))}
+
+
+def _keys_given_twice(tool: Tool) -> dict[str, tuple[str, str]]:
+    """Keys that stand in the path and, for the same row, in the body, as in most PUTs: the key's name -> the names of
+    both arguments, which `mcp_bridge.openapi` makes of it."""
+    known = tool.input_schema.get("properties", {})
+    keys = [name.removesuffix(_IN_PATH) for name in known if name.endswith(_IN_PATH)]
+    both = {key: (key + _IN_PATH, key + _IN_BODY) for key in keys if key + _IN_BODY in known and key not in known}
+    return {key: names for key, names in both.items() if _kind(known[names[0]]) == _kind(known[names[1]])}
+
+
+def _kind(schema: Any) -> Any:
+    return _without_null(schema).get("type") if isinstance(schema, dict) else None
 
 
 def _without_null(schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -530,7 +557,7 @@ def drawn_number(schema: Mapping[str, Any], chance: random.Random) -> int | None
 
 async def _succeeds(worlds: Worlds, tool: Tool, arguments: Mapping[str, Any]) -> bool:
     try:
-        played = await worlds.play(worlds.setups[0], [(tool.name, arguments)])
+        played = await worlds.play(worlds.setups[0], [(tool.name, given(tool, arguments))])
     except ToolFailure:
         return False
     return not played.results[0].is_error
@@ -546,7 +573,7 @@ async def _only_reads(worlds: Worlds, facts: Facts, tool: Tool, lessons: Lessons
         if None in arguments.values():
             return False
         try:
-            played = await worlds.play(worlds.setups[0], [(tool.name, arguments)])
+            played = await worlds.play(worlds.setups[0], [(tool.name, given(tool, arguments))])
         except ToolFailure:
             continue
         if played.changes:
@@ -595,7 +622,7 @@ class Step:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return {name: source.value for name, source in self.sources.items()}
+        return given(self.tool, {name: source.value for name, source in self.sources.items()})
 
     @property
     def call(self) -> Call:
@@ -631,7 +658,7 @@ async def walk(worlds: Worlds, lessons: Lessons, setup: Setup, length: int, chan
         for place in range(length):
             for tool, sources in walker.proposals(last=place == length - 1):
                 arguments = {name: source.value for name, source in sources.items()}
-                result = await worlds.call(world, setup, (tool.name, arguments))
+                result = await worlds.call(world, setup, (tool.name, given(tool, arguments)))
                 if not result.is_error:
                     found.steps.append(Step(tool, sources, result))
                     break
@@ -690,6 +717,44 @@ def _without(walked: Walk, place: int) -> Walk:
     return Walk(walked.setup, walked.facts, steps, walked.changes)
 
 
+_NEW = 0.5
+"""How often the key of what a tool creates is one that no row has: others may mean a row that is there."""
+_CREATING = frozenset({"create", "add", "post"})
+_PARTS = re.compile(r"\d+|[^\W\d_]+|[\W_]+")
+
+
+def _creates(tool: Tool, cell: Cell) -> bool:
+    """Whether the column names the rows that the tool creates, by its name."""
+    verb, about = verb_and_object(tool.name)
+    return cell.is_key and verb in _CREATING and about == cell.noun
+
+
+def new_key(keys: Sequence[Scalar], chance: random.Random) -> Scalar:
+    """A key like the others, and none of them: of parts of several, with other digits. Example: of `early-pine-7` and
+    `calm-field-2`, `early-field-4`. Numbers go on after the highest."""
+    numbers = [key for key in keys if not isinstance(key, str)]
+    if numbers:
+        return int(max(numbers)) + chance.randint(1, 20)
+    taken = {str(key).casefold() for key in keys}
+    while True:
+        split = [_PARTS.findall(str(key)) for key in keys]
+        for _ in range(_TRIES * len(keys)):
+            shape = chance.choice(split)
+            alike = [parts for parts in split if len(parts) == len(shape)]
+            made = "".join(_other_digits(chance.choice(alike)[place], chance) for place in range(len(shape)))
+            if made.casefold() not in taken:
+                return made
+        keys = [f"{key}{'1' if str(key)[-1:].isdigit() else '-1'}" for key in keys]
+
+
+def _other_digits(part: str, chance: random.Random) -> str:
+    return "".join(chance.choice("123456789") for _ in part) if part.isdigit() else part
+
+
+def _as_key(sources: Mapping[str, Told | Found]) -> str:
+    return repr({name: source.value for name, source in sources.items()})
+
+
 class _Walker:
     def __init__(self, walked: Walk, lessons: Lessons, chance: random.Random) -> None:
         self._walk, self._lessons, self._chance = walked, lessons, chance
@@ -700,7 +765,7 @@ class _Walker:
         acts = last and self._chance.random() < _ACTS
         names = sorted(name for name in self._lessons.tools if (name in self._lessons.reads) != acts)
         names = names or sorted(self._lessons.tools if last else self._lessons.reads)
-        made = {(step.tool.name, repr(step.arguments)) for step in self._walk.steps}
+        made = {(step.tool.name, _as_key(step.sources)) for step in self._walk.steps}
         calls = 0
         for name in self._chance.sample(names, len(names)):
             tool = self._lessons.tools[name]
@@ -708,7 +773,7 @@ class _Walker:
                 sources = self._sources(tool)
                 if sources is None or (self._walk.steps and not self._goes_on(sources)):
                     continue
-                key = (name, repr({argument: source.value for argument, source in sources.items()}))
+                key = (name, _as_key(sources))
                 if key in made:
                     continue
                 if calls == _CALL_TRIES:
@@ -764,6 +829,9 @@ class _Walker:
         best = [feed for feed in feeds if feed.likeness >= 1.0]
         feed = self._chance.choice(best or feeds)
         cells = self._walk.facts.columns.get((feed.table, feed.column), [])
+        if cells and _creates(tool, cells[0]) and self._chance.random() < _NEW:
+            value = fitted(new_key([cell.value for cell in cells], self._chance), schema)
+            return None if value is None else Told(value)
         for cell in self._chance.sample(cells, min(4, len(cells))):
             value = fitted(cell.value, schema)
             if value is not None:

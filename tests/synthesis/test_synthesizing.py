@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random
 import secrets
 import sys
 from collections import Counter
@@ -14,6 +15,8 @@ from typing import Any
 import anyio
 import pytest
 from banks import bank
+from hypothesis import given
+from hypothesis import strategies as st
 from mcp.server.mcpserver import MCPServer
 from mcp_types import ToolAnnotations
 
@@ -27,6 +30,7 @@ from sandboxes.objects import ObjectTwin
 from sdk.policies.scripted import ScriptedAgent
 from sdk.progress import Console, Silent
 from sdk.synthesis.synthesis_run import synthesize_async
+from sdk.synthesis.worlds import new_key
 from sdk.tasks import load_tasks, split_tasks
 from sdk.verifiers import all_of, answer_match, as_expected, final_state, required_calls
 
@@ -153,6 +157,64 @@ def test_a_field_that_may_be_left_out_or_null_is_set_by_the_tasks_of_its_tool() 
     changes = [task.expected["changes"] for task in made.tasks if task.tags["tools"] == "update_thing"]
     assert changes
     assert {change["column"] for some in changes for change in some} == {"size"}
+
+
+def _stock_api() -> dict[str, Any]:
+    """Items with a key of people's own choice, which a PUT has in its path and in its body."""
+    text = {"type": "string"}
+    properties = {"sku": text, "name": text, "quantity": {"type": "integer"}, "shelf": text}
+    item = {"type": "object", "required": list(properties), "properties": properties}
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Item"}}}
+    shows = {"200": {"description": "It.", "content": content}}
+    given = {"requestBody": {"required": True, "content": content}, "responses": shows}
+    key = {"name": "sku", "in": "path", "required": True, "schema": text}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Stock", "version": "1"},
+        "paths": {
+            "/items": {"post": {"operationId": "create_item", **given}},
+            "/items/{sku}": {
+                "parameters": [key],
+                "get": {"operationId": "get_item", "responses": shows},
+                "put": {"operationId": "replace_item", **given},
+            },
+        },
+        "components": {"schemas": {"Item": item}},
+    }
+
+
+def test_a_key_in_the_path_and_in_the_body_is_one_thing_in_a_request() -> None:
+    made = sdk.synthesize(ApiTwin(_stock_api()), 12, max_calls=1)
+    replaced = [task for task in made.tasks if task.tags["tools"] == "replace_item"]
+    assert replaced, str(made)
+    for task in replaced:
+        (call,) = task.expected["calls"]
+        key = call["arguments"]["sku_in_path"]
+        assert call["arguments"]["sku_in_body"] == key
+        assert f"the item with the sku {key}: set the " in task.prompt
+        assert {change["key"] for change in task.expected["changes"]} == {key}
+
+
+def test_what_is_created_has_a_key_that_nothing_in_the_world_has() -> None:
+    made = sdk.synthesize(ApiTwin(_stock_api()), 12, max_calls=1)
+    created = [task for task in made.tasks if task.tags["tools"] == "create_item"]
+    assert created, str(made)
+    for task in created:
+        key = task.expected["calls"][0]["arguments"]["sku"]
+        assert key in task.prompt
+        assert key not in ApiTwin(_stock_api(), seed=task.setup["seed"]).state()["items"]
+
+
+@given(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=12, unique=True), st.integers(0, 9))
+def test_a_new_key_is_none_of_those_there_are(keys: list[str], seed: int) -> None:
+    assert new_key(keys, random.Random(seed)) not in keys
+
+
+def test_a_tool_that_no_task_came_of_is_named() -> None:
+    made = sdk.synthesize(ApiTwin(_stock_api()), 1, max_calls=1)
+    (used,) = {task.tags["tools"] for task in made.tasks}
+    assert set(made.unused_tools) == {"create_item", "get_item", "replace_item"} - {used}
+    assert "attempts made a task with it" in next(iter(made.unused_tools.values()))
 
 
 def test_an_argument_whose_schema_is_a_reference_is_a_plain_value_all_the_same() -> None:

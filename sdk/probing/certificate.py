@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mcp_bridge.safe_text import listed, one_line, plural
+from mcp_bridge.safe_text import and_more, listed, one_line, plural
 
 from ..errors import ConfigError, ToolbakeError, VerifierError
 from ..evaluation.conditions import is_success
@@ -131,7 +131,8 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was found and something could be scored, also of a policy that was to be trained."""
+        """Whether nothing was found and all probes that were played could be scored, also of a policy that was to be
+        trained."""
         return not self.holes and not self.unknown
 
     @property
@@ -139,10 +140,25 @@ class Certificate:
         return any(one.scores for one in self.earned)
 
     @property
+    def never_scored(self) -> list[str]:
+        """The probes that were played, and none of whose rollouts could be scored."""
+        return [one.probe.name for one in self.earned if one.unscored and not one.scores]
+
+    @property
+    def _why_unscored(self) -> str:
+        return _short(next((one.failure.message for one in self.rollouts if one.failure is not None), ""))
+
+    @property
     def unknown(self) -> str:
         """Why nothing was found, where that tells nothing of the verifier; empty where it does."""
         if not self._scored:
             return "nothing could be scored, so nothing is known of the verifier; correct what it raises or returns"
+        if self.never_scored:
+            return (
+                f"{and_more(self.never_scored, 8)} could not be scored at all, for example: {self._why_unscored}; so "
+                "nothing is known of them, and a policy that does the same in training learns nothing from it; correct "
+                "what the verifier raises, or return 0 there"
+            )
         if self.trained is not None and self.trained.failure:
             return (
                 "the training against the verifier failed, so too little is known of what training finds: "
@@ -178,6 +194,8 @@ class Certificate:
         if not holes and not self._scored:
             told = "nothing could be scored"
         tried = [one for one in self.earned if one.scores or one.unscored]
+        if self._scored and self.never_scored:
+            told += f"; {len(self.never_scored)} of them could not be scored at all"
         width = max((len(one.probe.name) for one in tried), default=0)
         counts = f"{len(self.rollouts)} rollouts on {self.tasks} {plural(self.tasks, 'task')}"
         lines = [f"{len(tried)} probes, {counts}: {told}"]
@@ -199,8 +217,7 @@ class Certificate:
         if self.partial_credit:
             lines.append(self.partial_credit)
         if self.unscored:
-            example = next((r.failure.message for r in self.rollouts if r.failure is not None), "")
-            lines.append(f"{self.unscored} could not be scored, for example: {_short(example)}")
+            lines.append(f"{self.unscored} could not be scored, for example: {self._why_unscored}")
         if not_judged := [one for one in self.earned if one.not_judged]:
             lines.append(
                 "rewarded, and not judged, because the tools do not tell their state: "
@@ -271,10 +288,10 @@ class Certificate:
         }
 
     def require(self) -> None:
-        """Raises `ConfigError` for findings, and `ToolbakeError` where the training failed. Partial credit is no
-        finding."""
+        """Raises `ConfigError` for findings, and `ToolbakeError` where too little is known (`unknown`). Partial credit is
+        no finding."""
         if not self.holes:
-            if self.trained is not None and self.trained.failure:
+            if self.unknown:
                 raise ToolbakeError(self.unknown)
             return
         names, shown = self.holes, "\n".join(self._examples)

@@ -421,7 +421,10 @@ class _Run:
         self.folder.drop_after(PROBES, -2)
         for rollout in report.rollouts:
             self.folder.append_rollout(PROBES, rollout)
-        report.require()
+        if report.holes:
+            report.require()
+        if report.unknown:
+            self.progress.say(f"warning: probing the verifier: {report.unknown}")
         if report.partial_credit:
             self.progress.say(f"probing the verifier: {report.partial_credit}")
         self.folder.finish_stage(

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
@@ -364,6 +365,8 @@ _FORM = (
 _LIMITS = ConfinedLimits()
 _MOST_CODE_CHARS = 100_000
 _SHOWN = 3
+_TURNS = threading.BoundedSemaphore(os.cpu_count() or 1)
+"""Of the processes of all rollouts. The wait for a turn is not the code's time."""
 
 
 @dataclass(eq=False, repr=False)
@@ -376,7 +379,8 @@ class code_passes(ReadyMade):
     `{"$near": 0.5, "within": 0.001}`. Arguments and results are JSON. The process is given the inputs only; what is
     expected is compared outside of it, so that code can neither read nor forge it.
 
-    `limits.seconds` is the wall time of all tests together; a test that has not ended by then has failed.
+    `limits.seconds` is the wall time of all tests together; a test that has not ended by then has failed. At most one
+    process for each core runs at a time, so that many rollouts at once do not take each other's time.
 
     `source` takes the code from the rollout, for example from a call's argument; None takes the answer's only fenced
     block, or the whole answer. `limits`: a `ConfinedLimits`. `needs`: what the kernel must keep the code from; rollouts
@@ -413,11 +417,14 @@ class code_passes(ReadyMade):
         if len(code) > _MOST_CODE_CHARS:
             return _verdict(0, len(tests), [f"the code has {len(code)} characters, more than {_MOST_CODE_CHARS}"])
         problems = []
-        ends = time.monotonic() + self.limits.seconds
+        left = self.limits.seconds
         for number, test in enumerate(tests, start=1):
-            left = ends - time.monotonic()
-            limits = dataclasses.replace(self.limits, seconds=left)
-            problem = self._problem(code, test, rollout, limits) if number == 1 or left > 1 else "no time was left"
+            problem: str | None = "no time was left"
+            if number == 1 or left > 1:
+                with _TURNS:
+                    began = time.monotonic()
+                    problem = self._problem(code, test, rollout, dataclasses.replace(self.limits, seconds=left))
+                    left -= time.monotonic() - began
             problems += [f"test {number} of {len(tests)}: {problem}"] * (problem is not None)
         return _verdict(len(tests) - len(problems), len(tests), problems)
 

@@ -17,7 +17,7 @@ from sandboxes.helpdesk import Helpdesk, tasks
 from sandboxes.objects import ObjectTwin
 from sdk.probing.probes import ATTACKS, GOLD, PROBES, Scene, fitting, values_in
 from sdk.traces import RunFolder
-from sdk.verifiers import all_of, answer_match, as_expected, final_state, weighted
+from sdk.verifiers import all_of, answer_match, as_expected, final_state, run_verifier, weighted
 
 GOOD = all_of(final_state(), answer_match())
 """What the README trains with; the quickstart's, with required_calls() besides, pays for no more."""
@@ -253,6 +253,22 @@ def test_training_stops_before_the_model_is_loaded_and_keeps_the_rollouts_to_rea
     # A second try with the same verifier finds the same, not a folder that is in its way.
     with pytest.raises(sdk.ConfigError, match="claims_success"):
         sdk.train(Helpdesk(), tasks(tiers=("1",)), says_it_succeeded, NO_MODEL, tmp_path / "run", config)
+
+
+async def looks_at_the_last_call(rollout: sdk.Rollout) -> float:
+    """Broken: it raises where there is no call."""
+    assert rollout.calls[-1].call.name
+    return (await run_verifier(GOOD, rollout)).score
+
+
+def test_probes_that_could_never_be_scored_are_no_certificate() -> None:
+    certificate = sdk.certify(Helpdesk(), tasks(tiers=("1",)), looks_at_the_last_call, most_tasks=4)
+    assert not certificate.holes
+    assert not certificate.holds
+    assert {"empty", "constant", "hedges"} <= set(certificate.never_scored)
+    assert "of them could not be scored at all" in str(certificate)
+    with pytest.raises(sdk.ToolbakeError, match=r"could not be scored at all, for example: .*IndexError"):
+        certificate.require()
 
 
 def test_an_unknown_probe_cannot_be_allowed() -> None:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rollouts_for_verifiers import rollout
@@ -65,6 +67,37 @@ async def test_a_program_is_judged_by_what_it_prints():
     assert (await judge(at_exit, tests)).score == 1
     half = await judge("print(21)", tests)
     assert (half.score, half.components) == (0, {"tests": 0.5})
+
+
+@confined_machine
+@pytest.mark.parametrize("leave", ["exit()", "quit()", "sys.exit()"])
+async def test_a_program_may_leave_as_programs_do(leave):
+    code = f"import sys\nif input() == '0':\n    print('none')\n    {leave}\nprint('some')"
+    tests = [{"stdin": "0\n", "prints": "none"}, {"stdin": "2\n", "prints": "some"}]
+    verdict = await judge(code, tests)
+    assert verdict.score == 1, verdict.explanation
+
+
+class LongTurn:
+    """A turn that takes a hundred seconds to come."""
+
+    waited_s = 0.0
+
+    def __enter__(self):
+        LongTurn.waited_s += 100
+
+    def __exit__(self, *raised):
+        pass
+
+
+@confined_machine
+async def test_the_wait_for_a_free_core_is_not_the_codes_time(monkeypatch):
+    monkeypatch.setattr(LongTurn, "waited_s", 0.0)
+    monkeypatch.setattr(running, "_TURNS", LongTurn())
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + LongTurn.waited_s))
+    verdict = await judge(RIGHT)
+    assert verdict.score == 1, verdict.explanation
+    assert LongTurn.waited_s == 100 * len(TESTS)
 
 
 @confined_machine

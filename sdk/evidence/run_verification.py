@@ -103,6 +103,8 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             continue  # named where the file is compared with its evidence
 
 
+_FILE_OF = {"found_demonstrations": "demonstrations.jsonl"}
+"""Stages that wrote a file, whose SHA-256 is in their facts."""
 _NON_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -292,6 +294,10 @@ class _Check:
                 text = f"the lines up to here are not those that {EVIDENCE}, line {entry}, was written after"
                 self._wrong(Finding("changed", CALLS, lines, text))
                 return
+        last, _, entry = self._expected.calls[-1] if self._expected.calls else (0, START, 1)
+        if self._expected.settled and len(entries) > last:  # a run that was killed may have lines that none announced
+            text = f"the run was closed when it had {last} lines, see {EVIDENCE}, line {entry}"
+            self._wrong(Finding("added", CALLS, last + 1, text))
 
     def rollouts(self) -> None:
         expected = self._expected
@@ -337,7 +343,11 @@ class _Check:
             self._wrong(Finding("changed", "run.json", None, text))
         self._root_file()
         for stage, (sha, entry) in expected.finished.items():
-            self._wrong(*compare_file(self.path, f"stages/{stage}.json", sha, entry))
+            problems = compare_file(self.path, f"stages/{stage}.json", sha, entry)
+            if not problems and stage in _FILE_OF:
+                facts = read_json(self.path / "stages" / f"{stage}.json")["data"]
+                problems = compare_file(self.path, _FILE_OF[stage], facts["sha256"], entry) if facts["found"] else []
+            self._wrong(*problems)
         for file in sorted((self.path / "stages").glob("*.json")):
             if file.stem not in expected.finished:
                 self._wrong(Finding("added", f"stages/{file.name}", None, "no entry of the evidence announced it"))

@@ -288,8 +288,9 @@ class Certificate:
         }
 
     def require(self) -> None:
-        """Raises `ConfigError` for findings, and `ToolbakeError` where too little is known (`unknown`). Partial credit is
-        no finding."""
+        """Raises `ConfigError` for findings, and `ToolbakeError` where too little is known.
+
+        Partial credit is no finding."""
         if not self.holes:
             if self.unknown:
                 raise ToolbakeError(self.unknown)

@@ -232,7 +232,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     # What is raised before the call, or because its result is no JSON, is not raised by it.
     counts = job["call"] is None
     sys.modules["solution"] = module
-    builtins.exit = builtins.quit = sys.exit  # `site`, which adds them, is not loaded
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # `site`, which adds them, is not loaded
     try:
         code = compile(job["code"], "solution.py", "exec", dont_inherit=True)
         if job["call"] is None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from evidence_runs import named, says_shipped, verified
+from evidence_runs import CONFIG, named, says_shipped, verified
 
 from sdk.evidence.canonical import START, canonical, digest, link, rollout_links, sha256
 from sdk.evidence.run_verification import signature_of, wrong_golds
+from sdk.traces import RunFolder
 from sdk.traces.json_text import dump_json
 
 Entries = list[dict[str, Any]]
@@ -93,6 +94,27 @@ def test_a_call_that_was_forged_with_all_its_hashes_is_found_by_the_ledger(run: 
 def test_a_forged_call_is_not_hidden_by_a_form_that_no_ledger_has(run: Path, hide: Any) -> None:
     forge_first(run, lambda line: (line["calls"][0]["call"].update(name="refund"), hide(line)))
     assert named(verified(run)) == ["changed rollouts/grpo.jsonl:1 a"]
+
+
+def test_a_call_that_was_added_to_a_closed_run_is_named(run: Path) -> None:
+    content = (run / "calls.jsonl").read_bytes()
+    last = json.loads(content.splitlines()[-1])
+    call = {name: value for name, value in last.items() if name not in ("prev", "hash")} | {"tool": "refund_everything"}
+    added = {**call, "prev": last["hash"], "hash": link(last["hash"], "call", digest(call))}
+    (run / "calls.jsonl").write_bytes(content + canonical(added) + b"\n")
+    assert named(verified(run)) == [f"added calls.jsonl:{len(content.splitlines()) + 1}"]
+
+
+def test_found_demonstrations_that_are_others_than_the_run_wrote_are_named(run: Path) -> None:
+    file, content = run / "demonstrations.jsonl", b'{"id": "a"}\n'
+    with RunFolder.create_or_resume(run, CONFIG) as folder:
+        file.write_bytes(content)
+        folder.finish_stage("found_demonstrations", {"found": 1, "sha256": sha256(content)})
+    assert verified(run).holds
+    file.write_bytes(content.replace(b"a", b"b"))
+    assert named(verified(run)) == ["changed demonstrations.jsonl:"]
+    file.unlink()
+    assert named(verified(run)) == ["missing demonstrations.jsonl:"]
 
 
 def test_an_answer_that_was_forged_with_all_its_hashes_is_found_by_the_verifier_alone(run: Path) -> None:

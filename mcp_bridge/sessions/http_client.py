@@ -35,7 +35,7 @@ from .messages import (
     LongLine,
     batch,
     fault_of,
-    readable_listing,
+    readable,
     refused_with,
     too_large,
     written,
@@ -225,6 +225,7 @@ class ContainedClient(httpx2.AsyncClient):
         if request.method != "POST":
             response = await super().send(request, **options)
             return self._bounded(response) if _is_stream(response) else response
+        await request.aread()  # of one that follows a redirect, the content is not known yet
         try:
             response = await super().send(request, **options)
         except LoginFailed as error:
@@ -265,13 +266,11 @@ class ContainedClient(httpx2.AsyncClient):
             told = response.headers.get("content-length", "")
             size = f"{int(told) / 1e6:.1f} MB" if told.isdigit() else f"more than {self._limit / 1e6:g} MB"
             return self._answered_by(too_large(size, self._limit), response.request)
-        parts = batch(body)
+        parts = [readable(one) for one in batch(body)]
         if self._notes.is_open and not any(_answers(one, response.request.content) for one in parts):
             # The SDK's client would wait for the right one, which no longer comes.
             fault = Fault("status", "answered", "it sent something else than the answer to this request")
             return self._answered_by(fault, response.request)
-        if _asks_for_tools(response.request):
-            parts = [readable_listing(one) for one in parts]
         if len(parts) == 1:
             return _with_body(response, content=parts[0])
         # Of several messages the SDK's client reads only events.
@@ -318,8 +317,7 @@ class _Events(httpx2.AsyncByteStream):
         self._limit = limit
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        chunks = self._bounded()
-        return _readable_events(chunks) if _asks_for_tools(self._response.request) else chunks
+        return _readable_events(self._bounded()) if self._response.request.method == "POST" else self._bounded()
 
     async def _bounded(self) -> AsyncIterator[bytes]:
         # What a GET brings is taken up again by the SDK where it breaks off.
@@ -353,24 +351,20 @@ def _is_stream(response: httpx2.Response) -> bool:
     return response.headers.get("content-type", "").lower().startswith("text/event-stream")
 
 
-def _asks_for_tools(request: httpx2.Request) -> bool:
-    return request.method == "POST" and b'"tools/list"' in request.content
-
-
 async def _readable_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same events, line by line, with listings that can be read. The chunks are bounded."""
+    """The same events, line by line, with data that the SDK's client reads. The chunks are bounded."""
     lines = LineSplitter(math.inf)
 
-    def readable(chunk: bytes) -> Iterator[bytes]:
+    def in_lines(chunk: bytes) -> Iterator[bytes]:
         for line in lines.feed(chunk):
             assert isinstance(line, bytes)
             is_data = line.startswith(b"data:")
-            yield (b"data:" + readable_listing(line[5:]) if is_data else line) + b"\n"
+            yield (b"data:" + readable(line[5:]) if is_data else line) + b"\n"
 
     async for chunk in chunks:
-        for line in readable(chunk):
+        for line in in_lines(chunk):
             yield line
-    for line in readable(b"\n"):
+    for line in in_lines(b"\n"):
         yield line
 
 

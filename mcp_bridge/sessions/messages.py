@@ -275,12 +275,15 @@ def message_in(text: str | bytes) -> SessionMessage | None:
         message = mcp_types.jsonrpc_message_adapter.validate_json(text, by_name=False)
     except ValueError:
         try:
-            text = shallow(text if isinstance(text, str) else text.decode())
-            whole = _HALVES.sub("\ufffd", json.dumps(json.loads(text), ensure_ascii=False))
+            whole = _without_halves(shallow(text if isinstance(text, str) else text.decode()))
             message = mcp_types.jsonrpc_message_adapter.validate_json(whole, by_name=False)
         except (ValueError, RecursionError):
             return None
     return complete(SessionMessage(message))
+
+
+def _without_halves(text: str) -> str:
+    return _HALVES.sub("\ufffd", json.dumps(json.loads(text), ensure_ascii=False))
 
 
 def complete(message: SessionMessage) -> SessionMessage:
@@ -425,12 +428,15 @@ def shallow(text: str) -> str:
     return "".join([*parts, text[kept:]])
 
 
-def readable_listing(body: bytes) -> bytes:
-    """The same for a body that is mostly as deep as it may be."""
+def readable(body: bytes) -> bytes:
+    """A body of JSON as `message_in` would read it, for the SDK's client; itself where that reads it, too."""
     try:
         from_json(body)
     except ValueError:
-        return shallow(body.decode(errors="replace")).encode()
+        text = shallow(body.decode(errors="replace"))
+        with contextlib.suppress(ValueError, RecursionError):
+            text = _without_halves(text)
+        return text.encode(errors="replace")
     return body
 
 

@@ -16,6 +16,7 @@ import pytest
 
 import mcp_bridge
 from mcp_bridge import ServerDied, ToolFailure
+from mcp_bridge.sessions import transports
 
 ABOUT = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
 TOOLS = [
@@ -31,6 +32,8 @@ TOOLS = [
     "pieces",
     "lasting",
     "torn",
+    "halved",
+    "halved_events",
 ]
 
 LOGGED = '{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "at work"}}'
@@ -39,6 +42,7 @@ EVENTS = {
     "events": lambda answer: [f"data: {LOGGED}\n\n", f"data: {answer}\n\n"],
     "pieces": lambda answer: [f"data: {answer[:20]}", f"{answer[20:]}\n\n"],
     "lasting": lambda answer: [f"data: {answer}\n\n"],
+    "halved_events": lambda answer: [f"data: {LOGGED}\n\n", f"data: {answer}\n\n"],
 }
 """From a tool to the pieces in which the stream with its answer comes."""
 
@@ -69,7 +73,8 @@ class Desk(BaseHTTPRequestHandler):
 
     def call(self, it: Any, name: str) -> None:
         self.calls.append((self.path, name, dict(self.headers.items())))
-        done = {"content": [{"type": "text", "text": name}]}
+        text = "a\ud83d" if name.startswith("halved") else name
+        done = {"content": [{"type": "text", "text": text}]}
         if name == "moved" and self.path == "/mcp":
             self.answer(b"", status=307, Location="/moved")
         elif name == "chunked":
@@ -147,7 +152,7 @@ def desk() -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize("tool", ["plain", "chunked", "packed", "cookie", *EVENTS])
 async def test_a_call_reaches_its_server_once_with_what_the_session_has_to_say(desk: dict[str, Any], tool: str) -> None:
     async with mcp_bridge.connect(desk) as toolset:
-        assert (await toolset.call(tool, {})).text == tool
+        assert (await toolset.call(tool, {})).text == ("a\ufffd" if tool == "halved_events" else tool)
     ((path, name, headers),) = Desk.calls
     assert (path, name) == ("/mcp", tool)
     told = {key.lower(): value for key, value in headers.items()}
@@ -163,6 +168,17 @@ async def test_a_call_follows_a_redirect_on_its_host_and_reaches_each_place_once
         assert (await toolset.call("moved", {})).text == "moved"
     assert [(path, name) for path, name, _ in Desk.calls] == [("/mcp", "moved"), ("/moved", "moved")]
     assert not [key for *_, headers in Desk.calls for key in headers if "toolbake" in key.lower()]
+
+
+@pytest.mark.parametrize("own_connections", [True, False], ids=["our connections", "those of httpx2"])
+async def test_odd_answers_are_read_whichever_client_posts_the_call(
+    desk: dict[str, Any], own_connections: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of httpx2 are used through a proxy, and in trio."""
+    monkeypatch.setattr(transports, "_on_asyncio", lambda: own_connections)
+    async with mcp_bridge.connect(desk) as toolset:
+        told = [(await toolset.call(name, {})).text for name in ("moved", "halved", "halved_events", "plain")]
+    assert told == ["moved", "a\ufffd", "a\ufffd", "plain"]
 
 
 async def test_calls_after_one_that_brought_a_cookie_give_it_back(desk: dict[str, Any]) -> None:

@@ -278,6 +278,11 @@ class GrpoOptions(_Options):
         """Whether ratios are of tokens or of rows (`sequence`; GSPO, arXiv 2507.18071)."""
         return self.importance_sampling_level or ("sequence" if self.loss_type == "luspo" else "token")
 
+    @property
+    def weighs_ratios_itself(self) -> bool:
+        """Whether the loss is about the ratios of trainer and sampler, which a correction would make 1 before."""
+        return self.loss_type in WEIGH_THEMSELVES or self.sampling_level == "sequence"
+
 
 # The schedule of the learning rate: transformers' by their names, but the first step already learns.
 #
@@ -424,9 +429,10 @@ class OffPolicyOptions(_Options):
     importance_sampling_mode: Correction | None = None
     """For tokens to which trainer and sampler give different probabilities: weigh them by the ratio, at most
     `importance_sampling_clip_max` (`token_truncate`), or leave them out where the ratio is above that or below one over
-    it (`token_mask`). The clip then sees the trainer's own probabilities. TRL's `vllm_importance_sampling_mode`, for
-    every sampler. None: `token_truncate` where the sampler does not compute in float32 as the trainer does, or may not
-    (`sampler_dtype`, servers of `vllm.urls`), else `none`; and `none` in losses that weigh these ratios themselves."""
+    it (`token_mask`). The clip then sees the trainer's own probabilities, which only further updates on the same
+    rollouts move (`grpo.num_iterations`). TRL's `vllm_importance_sampling_mode`, for every sampler. None:
+    `token_truncate` where sampler or trainer does not compute in float32, or may not (`sampler_dtype`, `batching.bf16`,
+    servers of `vllm.urls`), else `none`; and `none` in losses that weigh these ratios themselves."""
     importance_sampling_clip_max: float = Field(default=2.0, gt=1)
     """The largest weight of a token in that correction."""
     off_policy_mask_threshold: float | None = Field(default=None, ge=0)
@@ -605,10 +611,12 @@ class TrainConfig(_Options):
     @model_validator(mode="after")
     def _loss_reads_its_options(self) -> TrainConfig:
         loss = self.grpo.loss_type
-        if loss in WEIGH_THEMSELVES and self.off_policy.importance_sampling_mode not in (None, "none"):
+        if self.grpo.weighs_ratios_itself and self.off_policy.importance_sampling_mode not in (None, "none"):
+            of_rows = loss not in WEIGH_THEMSELVES and loss != "luspo"
+            what = 'importance_sampling_level "sequence"' if of_rows else f"loss_type {loss}"
             raise ValueError(
-                f"off_policy.importance_sampling_mode would hide from grpo.loss_type {loss} the ratios that it weighs "
-                "itself; set it to none"
+                f"off_policy.importance_sampling_mode would hide from grpo.{what} the ratios that it weighs itself; "
+                "set it to none"
             )
         if self.trl.changed_from_default("use_bias_correction_kl") and not self.grpo.beta:
             raise ValueError("trl.use_bias_correction_kl does nothing while grpo.beta is 0; leave it out")
@@ -675,8 +683,8 @@ class TrainConfig(_Options):
         """`off_policy.importance_sampling_mode`, and what it is where it is None; `on_cpu` as in `sampled_in`."""
         if self.off_policy.importance_sampling_mode is not None:
             return self.off_policy.importance_sampling_mode
-        same = self.sampled_in(on_cpu=on_cpu) == "float32" or self.grpo.loss_type in WEIGH_THEMSELVES
-        return "none" if same else "token_truncate"
+        same = self.sampled_in(on_cpu=on_cpu) == "float32" and not self.batching.bf16
+        return "none" if same or self.grpo.weighs_ratios_itself else "token_truncate"
 
     @property
     def parts(self) -> int:

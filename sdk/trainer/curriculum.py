@@ -43,12 +43,13 @@ class Difficulty:
         options = self._options = config.curriculum
         self._threshold = config.evaluation.success_threshold
         self._place = {task.id: place for place, task in enumerate(tasks)}
-        self._rests: dict[int, tuple[int, bool]] = {}
-        """Of places that rest: the step in which they come back, and whether they are too easy."""
+        self._rests: dict[int, tuple[int, float]] = {}
+        """Of places that rest: the step in which they come back, and the success of their latest group."""
         self._tiers = tiers_in_order(tasks, options.tiers)
         self._tier = [self._tiers.index(task.tags[options.tiers]) if options.tiers is not None else 0 for task in tasks]
         self._open = 1
-        self._latest: deque[float] = deque(maxlen=GROUPS_OF_A_TIER)
+        self._latest: deque[tuple[int, float]] = deque(maxlen=GROUPS_OF_A_TIER)
+        """Of the highest tier that is open: the latest groups' places and success."""
 
     def left_out(self, step: int, *, wanted: int = 0) -> frozenset[int]:
         """The places of tasks that the step does not take. Those that rest come back earlier, the longest rested first,
@@ -67,23 +68,37 @@ class Difficulty:
         success = sum(is_success(rollout, self._threshold) for rollout in scored) / len(scored)
         place = self._place[group[0].task.id]
         if self._options.tiers is not None and self._tier[place] == self._open - 1:
-            self._latest.append(success)
-            reached = sum(self._latest) / len(self._latest) >= TIER_SUCCESS
-            if reached and len(self._latest) == GROUPS_OF_A_TIER and self._open < len(self._tiers):
+            self._latest.append((place, success))
+            full = len(self._latest) == GROUPS_OF_A_TIER
+            if full and self._tier_success(group[0].step) >= TIER_SUCCESS and self._open < len(self._tiers):
                 self._open += 1
                 self._latest.clear()
         if self._options.difficulty_filter is not None:
             low, high = self._options.difficulty_filter
             self._rests.pop(place, None)
             if not low <= success <= high:
-                self._rests[place] = (group[0].step + 1 + STEPS_OF_REST, success > high)
+                self._rests[place] = (group[0].step + 1 + STEPS_OF_REST, success)
+
+    def _tier_success(self, step: int) -> float:
+        """Of the highest tier that is open: of its latest groups, and of its tasks that rest since they had theirs.
+        Without these, a tier of which nearly all tasks are too hard would seem to be mastered."""
+        found = [success for _, success in self._latest]
+        seen = {place for place, _ in self._latest}
+        found += [
+            success
+            for place, (until, success) in self._rests.items()
+            if until > step and place not in seen and self._tier[place] == self._open - 1
+        ]
+        return sum(found) / len(found)
 
     def counts(self, step: int) -> dict[str, int]:
         """For the metrics, before `step`: tasks that rest, and tiers that are open."""
         counts: dict[str, int] = {}
         if self._options.difficulty_filter is not None:
-            resting = [easy for until, easy in self._rests.values() if until > step]
-            counts |= {"tasks_too_easy": sum(resting), "tasks_too_hard": len(resting) - sum(resting)}
+            low, _ = self._options.difficulty_filter
+            resting = [success for until, success in self._rests.values() if until > step]
+            hard = sum(success < low for success in resting)
+            counts |= {"tasks_too_easy": len(resting) - hard, "tasks_too_hard": hard}
         if self._options.tiers is not None:
             counts["open_tiers"] = self._open
         return counts

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -128,9 +129,10 @@ def correct(inputs: dict[str, torch.Tensor], trainer_BT: torch.Tensor, options: 
     """Weigh the advantages of a micro-batch in place, before TRL's loss reads them. Without a correction no ratio is
     larger than e^20, which no clip leaves, so that one token cannot make the whole gradient nan.
 
-    Every one of TRL's losses is linear in the advantages for a positive weight, so a weight on them is a weight on the
-    token's loss. The ratio that is clipped then starts at 1: it no longer holds what the correction has taken care of.
-    What TRL masks by the sampler's probabilities (`off_policy_mask_threshold`) still sees those.
+    Every one of TRL's losses by token is linear in the advantages for a positive weight, so a weight on them is a
+    weight on the token's loss; those by sequence have ratios of their own, and are not corrected. The ratio that is
+    clipped then starts at 1: it no longer holds what the correction has taken care of. What TRL masks by the sampler's
+    probabilities (`off_policy_mask_threshold`) still sees those.
     """
     sampler_BT = inputs["sampling_per_token_logps"] = inputs["old_per_token_logps"]
     if options.importance_sampling_mode in (None, "none"):
@@ -254,6 +256,8 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         if self._parts_taken % self.args.steps_per_generation == 1 % self.args.steps_per_generation:
             for _ in range(self._options.grpo.num_iterations - 1):
                 self._update(model)
+        if by_deepspeed() and not self.has_signal:  # its backward pass would step, by the momentum of earlier steps
+            return torch.zeros((), device=self.accelerator.device)
         with self.compute_loss_context_manager():
             loss = self.compute_loss(model, inputs)
         self.accelerator.backward(loss, **({"scale_wrt_gas": False} if by_deepspeed() else {}))
@@ -358,10 +362,10 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
 
     def _part_loss(self, model: Any, part: dict[str, torch.Tensor]) -> torch.Tensor:
         if not part["height"]:  # no process has a row here: TRL would count what fills its place in the figures
-            return _log_probs(model, part).sum() * 0.0
+            return self._log_probs(model, part).sum() * 0.0
         if self._reference is not None and "ref_per_token_logps" not in part:
             with torch.no_grad(), self.accelerator.autocast():
-                part["ref_per_token_logps"] = _log_probs(self._reference.model, part)
+                part["ref_per_token_logps"] = self._log_probs(self._reference.model, part)
             self._reference.rest()
         width = part["completion_ids"].size(1)
         inputs = dict(part)
@@ -370,7 +374,7 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         def observed(*args: Any, **kwargs: Any) -> Any:
             """`model`, whose log-probabilities the correction needs: TRL reads the advantages after it has them."""
             nonlocal logps_BT
-            outputs = model(*args, **kwargs, **_bounds(part))
+            outputs = model(*args, **kwargs, **_bounds(part), **self._positions(model, kwargs["attention_mask"]))
             logps_BT = outputs.log_probs[:, -width:].detach()
             if self._options.grpo.num_iterations > 1:
                 inputs["first_per_token_logps"] = part.setdefault("first_per_token_logps", logps_BT)
@@ -390,6 +394,28 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
             self._note("sampler_gap/mean", gap.mean().item(), of=len(gap))
             self._note("sampler_gap/max", gap.max().item())
         return loss
+
+    def _log_probs(self, model: Any, part: dict[str, torch.Tensor]) -> torch.Tensor:
+        """[B, T] of the completion."""
+        ids = torch.cat([part["prompt_ids"], part["completion_ids"]], dim=1)
+        mask = torch.cat([part["prompt_mask"], part["completion_mask"]], dim=1)
+        width = part["completion_ids"].size(1)
+        labels = ids.masked_fill(mask == 0, IGNORED)
+        labels[:, :-width] = IGNORED
+        more = {**_bounds(part), **self._positions(model, mask)}
+        outputs = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True, **more)
+        log_probs_BT: torch.Tensor = outputs.log_probs[:, -width:]
+        return log_probs_BT
+
+    def _positions(self, model: Any, mask_BT: torch.Tensor) -> dict[str, torch.Tensor]:
+        """For a padded forward: each row's first token is at position 0, as the sampler had it. Otherwise it would be
+        at the width of its padding, which a model with learned positions takes for another text. The shared-prefix
+        forward places tokens itself."""
+        own = plain_model(self.accelerator.unwrap_model(model))
+        takes_them = "position_ids" in inspect.signature(type(own).forward).parameters
+        if self._options.batching.shared_prefix or not takes_them:
+            return {}
+        return {"position_ids": (mask_BT.long().cumsum(-1) - 1).clamp(min=0)}
 
     def _note(self, name: str, value: float, *, of: int = 1) -> None:
         """A part's figure, the mean `of` so many values."""
@@ -417,7 +443,7 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
 class _NoSignalNoStep(TrainerCallback):  # type: ignore[misc]
     """Takes the gradients away, all of them zero, of a step in which nothing is trained. With them, Adam would go on by
     the momentum of earlier steps, at the full rate; weights without a gradient it leaves as they are. DeepSpeed keeps
-    gradients of its own."""
+    gradients of its own: `training_step` leaves its step out."""
 
     def __init__(self, trainer: RolloutTrainer) -> None:
         self._trainer = trainer
@@ -425,18 +451,6 @@ class _NoSignalNoStep(TrainerCallback):  # type: ignore[misc]
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         if not self._trainer.has_signal:
             self._trainer.model.zero_grad()
-
-
-def _log_probs(model: Any, part: dict[str, torch.Tensor]) -> torch.Tensor:
-    """[B, T] of the completion."""
-    ids = torch.cat([part["prompt_ids"], part["completion_ids"]], dim=1)
-    mask = torch.cat([part["prompt_mask"], part["completion_mask"]], dim=1)
-    width = part["completion_ids"].size(1)
-    labels = ids.masked_fill(mask == 0, IGNORED)
-    labels[:, :-width] = IGNORED
-    outputs = model(input_ids=ids, attention_mask=mask, labels=labels, fused_lm_head=True, **_bounds(part))
-    log_probs_BT: torch.Tensor = outputs.log_probs[:, -width:]
-    return log_probs_BT
 
 
 def _bounds(part: Mapping[str, torch.Tensor]) -> dict[str, Allowed]:

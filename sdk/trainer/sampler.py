@@ -58,7 +58,7 @@ async def open_sampler(
     """
     if config.engine == "embedded":
         wanted = getattr(torch, config.sampled_in(on_cpu=True))
-        model = loaded.model if loaded.model.dtype == wanted else copy.deepcopy(loaded.model).to(wanted)
+        model = loaded.model if loaded.model.dtype == wanted else _copy_in(loaded.model, wanted)
         with EmbeddedEngine(model, max_rows=config.rollouts.concurrency, max_restarts=_RESTARTS) as engine:
             del model
             yield engine
@@ -86,6 +86,15 @@ async def open_sampler(
             yield policy
     finally:
         shutil.rmtree(folder / START, ignore_errors=True)
+
+
+def _copy_in(model: Any, dtype: torch.dtype) -> Any:
+    """A copy as it would be if it were loaded in `dtype`: transformers leaves buffers as they are, such as the
+    frequencies of rotary positions, which in bfloat16 would be those of another model."""
+    copied = copy.deepcopy(model)
+    for weight in copied.parameters():
+        weight.data = weight.data.to(dtype)
+    return copied
 
 
 def _for_new_weights(loaded: LoadedModel, source: str, options: VllmOptions, folder: Path) -> str:

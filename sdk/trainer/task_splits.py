@@ -91,16 +91,18 @@ def settle(config: TrainConfig, tasks: ThreeWaySplit) -> tuple[TrainConfig, list
             )
     wanted, parts = config.grpo.prompts_per_step, config.batching.micro_batches or 1
     count = _first_to_choose_from(train, config)
-    if config.grpo.max_steps and count < wanted and not _step_is_set(config):
+    if count < wanted and not _step_is_set(config):
         size = count - count % parts  # a step has whole parts
-        if not size:
+        if not size and config.grpo.max_steps:
             raise ConfigError(
                 f"batching.micro_batches is {parts}, but there are only {count} training tasks to begin with; lower it "
                 "or add tasks"
             )
-        settled["grpo.prompts_per_step"] = size
+        if size:  # also where there are no steps yet: the run may be trained longer
+            settled["grpo.prompts_per_step"] = size
         why = "there are no more to begin with" if size == count else f"of {count} they fit {parts} micro-batches"
-        lines.append(f"{size} tasks in a step, not {wanted}: {why} (grpo.prompts_per_step)")
+        if config.grpo.max_steps:
+            lines.append(f"{size} tasks in a step, not {wanted}: {why} (grpo.prompts_per_step)")
     options = config.changed(settled)
     return options.changed({"batching.micro_batches": options.parts}), lines
 

@@ -103,6 +103,21 @@ def test_the_next_tier_opens_when_the_latest_groups_of_the_highest_one_succeed()
     assert chooser.difficulty.counts(24) == {"open_tiers": 3}
 
 
+def test_tasks_that_rest_count_for_their_tier_as_they_were_left() -> None:
+    """Otherwise those that are too hard would go out of sight, and the rest would open the next tier."""
+    config = {"grpo.prompts_per_step": 1, "curriculum.tiers": "tier", "curriculum.difficulty_filter": (0.1, 0.9)}
+    tasks = tiered(t1=32, t2=4)
+    chooser = Curriculum(tasks, TrainConfig.of(config))
+    for task in tasks[8:32]:
+        chooser.observe(group(task, 0, HARD))
+    for task in tasks[:8]:
+        chooser.observe(group(task, 1, [1.0, 1.0, 1.0, 0.0]))
+    assert chooser.difficulty.counts(2) == {"tasks_too_easy": 0, "tasks_too_hard": 24, "open_tiers": 1}
+    for place, task in enumerate(tasks[:8]):  # after their rest the hard ones count no more
+        chooser.observe(group(task, 30 + place, [1.0, 1.0, 1.0, 0.0]))
+    assert chooser.difficulty.counts(38)["open_tiers"] == 2
+
+
 def test_a_success_that_misses_the_threshold_by_rounding_counts_as_one() -> None:
     config = {"grpo.prompts_per_step": 1, "curriculum.tiers": "tier", "curriculum.difficulty_filter": (0.1, 0.9)}
     tasks = tiered(t1=8, t2=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from datasets import Dataset
 from fresh_models import fresh_model
 from test_micro_batches import LOSSES, Nowhere, assert_same, row
 from test_shared_prefix import SIZES
-from transformers import AutoModelForCausalLM, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Qwen3MoeConfig
 from trl import GRPOConfig, GRPOTrainer
 
 import sdk
@@ -102,6 +103,39 @@ def test_a_loss_and_its_gradient_are_those_of_its_paper(
     assert found.item() == pytest.approx(expected.item(), rel=1e-4)
     found.backward()
     assert_same([weights.grad for weights in trainer.model.parameters()], gradients)
+
+
+def test_a_model_with_learned_positions_is_scored_where_its_sampler_had_each_token(
+    model_and_tokenizer: Any, tmp_path: Path
+) -> None:
+    """By the padded forward, in which the rows of shorter prompts begin with padding."""
+    torch.manual_seed(0)
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+    dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=64, **sizes, **dropout))
+    groups = []
+    for prompt in (PROMPT, PROMPT[:1]):
+        rows = []
+        for advantage, completion in COMPLETIONS.items():
+            logits_TV = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
+            logps_T = logits_TV.log_softmax(-1).gather(1, torch.tensor(completion)[:, None])[:, 0]
+            tokens = TokenRow(
+                prompt_ids=prompt,
+                completion_ids=completion,
+                sampled=[True] * len(completion),
+                logprobs=logps_T.tolist(),
+                versions=[0] * len(completion),
+            )
+            rows.append(TrainRow(tokens, advantage))
+        groups.append(rows)
+    batch = Batch(groups=groups, stats=BatchStats(scored_rows=4, scored_tokens=10))
+    loaded = SimpleNamespace(model=model, tokenizer=model_and_tokenizer.tokenizer)
+    options = {"batching.shared_prefix": False, "grpo.prompts_per_step": 2, "batching.micro_batches": 1}
+    trainer = trainer_of(loaded, tmp_path, batch, **options)
+    trainer.compute_loss(trainer.model, trainer.next_inputs())
+    logged: dict[str, float] = {}
+    trainer.log(logged)
+    assert logged["sampler_gap/max"] < 1e-4
 
 
 def trainer_of(
@@ -261,6 +295,10 @@ def test_every_loss_of_trls_is_taken_by_its_name(loss_type: str) -> None:
         (
             {"grpo.loss_type": "sapo", "off_policy.importance_sampling_mode": "token_mask"},
             "would hide from grpo.loss_type sapo .* to none",
+        ),
+        (
+            {"grpo.importance_sampling_level": "sequence", "off_policy.importance_sampling_mode": "token_mask"},
+            'would hide from grpo.importance_sampling_level "sequence" .* to none',
         ),
         ({"off_policy.off_policy_mask_threshold": -0.1}, "option off_policy.off_policy_mask_threshold is -0.1: "),
         ({"trl": {"use_bias_correction_kl": False}}, "does nothing while grpo.beta is 0"),

@@ -516,3 +516,10 @@ def test_a_step_that_is_lowered_to_the_training_tasks_there_are_has_whole_micro_
     assert (len(few.train), len(few.validation)) == (4, 0), "none is kept aside that a step needs"
     with pytest.raises(sdk.ConfigError, match=r"batching\.micro_batches is 4, but there are only 3 training tasks"):
         settle(config, ThreeWaySplit(tasks[:3], [], []))
+
+
+def test_a_run_without_steps_of_grpo_has_the_step_that_it_would_have_when_it_is_trained_longer() -> None:
+    tasks = [sdk.Task.model_validate(task(n)) for n in range(5)]
+    settled = [settle(sdk.TrainConfig.of({"grpo.max_steps": n}), ThreeWaySplit(tasks, [], [])) for n in (0, 20)]
+    assert [options.grpo.prompts_per_step for options, _ in settled] == [5, 5]
+    assert ["tasks in a step" in " ".join(lines) for _, lines in settled] == [False, True]

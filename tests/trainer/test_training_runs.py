@@ -18,8 +18,12 @@ import pytest
 import sdk
 from sdk.evaluation.report import report_of
 from sdk.evidence.run_verification import verify_run
+from sdk.policies.embedded import EmbeddedEngine
+from sdk.policies.models import load_model
 from sdk.policies.protocol import Sampling
+from sdk.progress import Silent
 from sdk.traces import RunFolder
+from sdk.trainer.sampler import open_sampler
 
 TINY = {
     "probes.tasks": 0,  # the verifier of these tests is a coin
@@ -344,6 +348,19 @@ def test_a_demonstration_that_is_no_script_is_a_plain_error(tmp_path: Path) -> N
     wrong = [{"prompt": f"p{n}", "demonstration": [{"role": "tool", "content": "x"}]} for n in range(4)]
     with pytest.raises(sdk.ConfigError, match="demonstration"):
         sdk.train([add], wrong, even_letters, None, tmp_path / "run", TINY)
+
+
+async def test_a_sampler_in_bfloat16_is_the_model_that_is_loaded_in_bfloat16(
+    tiny_model_dir: Path, tmp_path: Path
+) -> None:
+    source, options = str(tiny_model_dir), sdk.TrainConfig.of({"sampler_dtype": "bfloat16"})
+    prompt, sampling = [token % 50 + 4 for token in range(150)], Sampling(temperature=1.0, max_tokens=20)
+    loaded = load_model(source, dtype="float32")
+    async with open_sampler(loaded, source=source, config=options, folder=tmp_path, progress=Silent()) as sampler:
+        sampled = await sampler.sample(prompt, sampling=sampling, seed=3)
+    with EmbeddedEngine(load_model(source, dtype="bfloat16").model) as engine:
+        served = await engine.sample(prompt, sampling=sampling, seed=3)
+    assert (sampled.token_ids, sampled.logprobs) == (served.token_ids, served.logprobs)
 
 
 def test_rollouts_may_be_sampled_in_bfloat16_and_the_gap_is_corrected(tiny_model_dir: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from mcp_bridge.safe_text import strict_json
 
 from ..errors import ConfigError
 from ..records import Rollout, Verdict
-from .text_tokens import as_typed, content_words, other_currency, sentences, tokenize
+from .text_tokens import as_typed, content_words, narrowed, other_currency, sentences, tokenize, too_long
 from .value_checks import (
     first_schema_problem,
     holds_json,
@@ -25,7 +25,7 @@ from .value_checks import (
 from .verifier import ReadyMade
 
 _FENCED = re.compile(r"```(?:json)?[ \t]*\r?\n(.*?)(?:\r?\n)?```", re.DOTALL | re.IGNORECASE)
-_BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
+_BULLET = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]+", re.MULTILINE)
 _DIGITS = re.compile(r"(?<![\w.])(?<!\d,)[-−]?\d+(?:\.\d+)?(?:,[-−]?\d+(?:\.\d+)?)+(?!\w|[.,]\d)")
 """Numbers joined by commas without spaces. Each comma separates thousands or items."""
 _THOUSANDS = re.compile(r"[-−]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
@@ -125,6 +125,9 @@ class answer_set(ReadyMade):
 
         def problem(said: str) -> str | None:
             nonlocal f1
+            if reason := too_long(said):
+                return reason
+            said = narrowed(said)
             lead = _lead(said, texts)
             if denial := next((word for word in tokenize(lead) if word in denials | _OPEN.difference(asked)), None):
                 return f"the list is denied: {denial!r}"

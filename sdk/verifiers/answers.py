@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Verdict
 from .answer_forms import DENIALS, gold, judged_answer, words_asked
-from .repetition import listed, repeated
+from .repetition import listed, repeated, several_asked
 from .text_tokens import (
     NO_CONTENT,
     UNITS,
@@ -20,12 +20,14 @@ from .text_tokens import (
     Token,
     as_typed,
     is_number,
+    narrowed,
     other_currency,
     other_unit,
     positions,
     quantities,
     sentences,
     tokenize,
+    too_long,
 )
 from .value_checks import missing_expected, shortened, wrong_expected
 from .verifier import ReadyMade
@@ -37,8 +39,10 @@ _FORM = "a number, a text such as '12.5 kg', or {'value': 12.5, 'unit': 'kg'}"
 _HEDGES = frozenset({"maybe", "perhaps", "possibly"})
 _CHOICES = frozenset({"or", "either"})
 """Words that hedge in a sentence with a number. "Ask me for more or for anything else." has none."""
-_SMALL = "zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
-_BETWEEN = re.compile(rf"\bbetween\s+(?:\w+\s+)?(?:[^\w\s]?\d|(?:{_SMALL})\b)", re.IGNORECASE)
+_ONES = "one|two|three|four|five|six|seven|eight|nine"
+_TENS = "twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
+_SMALL = f"zero|{_ONES}|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen"
+_BETWEEN = re.compile(rf"\bbetween\s+(?:\w+\s+)?(?:[^\w\s]?\d|(?:{_SMALL}|{_TENS})\b)", re.IGNORECASE)
 """A range of numbers ("between 3 and 5"), not of places."""
 _MULTIPLE_BEFORE = r"\b(?:half|twice|thrice|double|triple|times)(?:\s+(?:of|the|these|those))*:?\s+$|[×]\s*$"
 _MULTIPLE_AFTER = (
@@ -94,9 +98,10 @@ _SLACK = Decimal("1e-18")
 
 
 _DIGITS = {"none": "0", **{word: str(number) for number, word in enumerate(_SMALL.split("|"))}}
+_DIGITS |= {word: str(number) for number, word in zip(range(20, 100, 10), _TENS.split("|"), strict=True)}
 _NUMBER_WORD = re.compile(
-    r"(?P<larger>\b(?:(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|million|point)(?:[\s-]+and)?[\s-]+)?"
-    rf"(?:\b(?:none|{_SMALL.replace('one|', '')})\b"
+    rf"(?P<larger>\b(?:{_TENS}|hundred|thousand|million|point)(?:[\s-]+and)?[\s-]+)?"
+    rf"(?:\b(?:none|{_SMALL.replace('|one|', '|')}|(?:{_TENS})(?![\s-]+(?:{_ONES})\b))\b"
     r"|(?:(?<=\bis )|(?<=\bhas )|(?<=\bhave )|(?<=\bonly )|(?<=\bexactly )|^)one\b(?!'s)"
     r"(?!\s(?:of|or|that|which|who|another|more|can|must|should|may|cannot)\b))"
     r"(?!-\w|[\s-]+(?:hundred|thousand|million|billion|point|and\sa|half|halves|thirds?|quarters?|(?:four|fif|six|seven|eigh|nin|ten)ths?)\b)",
@@ -111,9 +116,30 @@ _MINUS = re.compile(r"(?<![\d)] )\b(?:minus|negative)\s(?=[$€£¥₹]?\d)", re
 
 
 def _with_digits(text: str) -> str:
-    """As a keyboard types it, with small numbers in digits and their signs."""
+    """As a keyboard types it, with small numbers in digits, their signs, and powers of ten written out (1e-07)."""
     text = _NUMBER_WORD.sub(lambda found: found[0] if found["larger"] else _DIGITS[found[0].casefold()], as_typed(text))
-    return _MINUS.sub("-", text)
+    return _POWER.sub(lambda found: f"{Decimal(found[0]):f}", _MINUS.sub("-", text))
+
+
+def _with_signs(text: str) -> str:
+    return _MINUS.sub("-", as_typed(text))
+
+
+_POWER = re.compile(r"(?<![\w.,-])\d(?:\.\d+)?[eE][-+]\d{1,2}(?![\w-])")
+_HALVES = re.compile(r"(?<![\w.,)])\.(?=\d)")
+_HOURS = re.compile(r"(?<![\w.,:-])(\d+)\s?h\s?(\d+)\s?m(?:in)?\b")
+_DEGREES = re.compile(r"(?<=\d)\s?([CF])\b(?!-)")
+
+
+def _in_full(said: str, dimension: str) -> str:
+    """An answer with amounts of a dimension written out that have an everyday short form: .5, 2h30m, -5 C, and pounds
+    where they are money."""
+    said = _HALVES.sub("0.", said)
+    if dimension == "time":
+        return _HOURS.sub(r"\1 h \2 min", said)
+    if dimension == "kelvin":
+        return _DEGREES.sub(r" °\1", said)
+    return _POUNDS.sub("GBP", said) if dimension == "GBP" else said
 
 
 @dataclass(eq=False, repr=False)
@@ -124,11 +150,12 @@ class answer_number(ReadyMade):
     unit, the answer needs one of the same kind (12 500 g); where it has none, only the number counts. Units of length,
     mass, time, volume, data, speed, energy, power and temperature are known, percent, and six currencies, which are not
     exchanged; `sdk.verifiers.text_tokens.UNITS` lists them. Upper and lower case do not matter, except where another
-    unit is written so: mW is not MW, and Gb is not GB. Numbers up to twelve count also as words.
+    unit is written so: mW is not MW, and Gb is not GB. Numbers up to nineteen, and the tens, count also as words.
 
     `within` is the largest difference in the unit of the expected answer, `relative` as a share of its amount; the
     larger counts. The answer is wrong where it has another number that the prompt does not have, hedges ("12 or
-    13"), lists other words ("rug, 12, open, Porto"), denies or doubts something in the clause with the number, only
+    13"), joins it with others that the prompt lists ("17 and 19" for "17 or 19?"), lists other words ("rug, 12, open,
+    Porto"), denies or doubts something in the clause with the number, only
     bounds it ("at least 12") or, where no tolerance is given, estimates it ("about 12"), makes another amount of it
     ("twice 12", "12 kg per day" for 12 kg), or has more than `max_words` words.
 
@@ -152,16 +179,13 @@ class answer_number(ReadyMade):
     def verify(self, rollout: Rollout) -> Verdict:
         """1 if the answer says the expected amount and no other."""
         wanted = _wanted(rollout)
-        asked = {(one.amount, one.dimension) for text in rollout.user_texts for one in quantities(_with_digits(text))}
-        words = words_asked(rollout)
-        return judged_answer(rollout, lambda said: self._problem(said, wanted, asked, words))
+        texts, words = [_with_digits(text) for text in rollout.user_texts], words_asked(rollout)
+        return judged_answer(rollout, lambda said: self._problem(said, wanted, texts, words))
 
-    def _problem(
-        self, said: str, wanted: Quantity, asked: set[tuple[Decimal, str]], words_asked: list[Any]
-    ) -> str | None:
-        said = as_typed(said)
-        if wanted.dimension == "GBP":
-            said = _POUNDS.sub("GBP", said)  # no mass
+    def _problem(self, said: str, wanted: Quantity, texts: list[str], words_asked: list[Any]) -> str | None:
+        if reason := too_long(said):
+            return reason
+        said = _in_full(as_typed(narrowed(said)), wanted.dimension)
         words = tokenize(said)
         if len(words) > self.max_words:
             return f"the answer has {len(words)} words, more than max_words={self.max_words}"
@@ -176,10 +200,13 @@ class answer_number(ReadyMade):
             said = _with_digits(said)  # "12.5 kg in two boxes" has one number
             found = quantities(said)
         right = [one for one in found if self._same(one, wanted)]
+        asked = {(one.amount, one.dimension) for text in texts for one in quantities(text)}
         others = [one for one in found if one not in right and (one.amount, one.dimension) not in asked]
         if not right:
-            unitless = bool(wanted.dimension) and any(not one.dimension for one in others)
-            return f"the answer does not say {wanted.text}" + ", its number has no unit that is known" * unitless
+            unitless = next((one for one in others if not one.dimension), None) if wanted.dimension else None
+            return f"the answer does not say {wanted.text}" + (
+                _unknown_unit(said, unitless, wanted) if unitless else ""
+            )
         denials = DENIALS.difference(words_asked)
         is_exact = not self.within and not self.relative
         denied = any(
@@ -194,7 +221,9 @@ class answer_number(ReadyMade):
             return "the answer asks about the number, denies, bounds or estimates it, or says another amount with it"
         if others:
             return f"the answer also says {others[0].text!r}"
-        return listed(said, [tokenize(one.text) for one in right], other_values=1)
+        forms = [tokenize(one.text) for one in right]
+        asked_forms = [tokenize(one.text) for text in texts for one in quantities(text) if self._same(one, wanted)]
+        return several_asked(said, forms + asked_forms, texts) or listed(said, forms, other_values=1)
 
     def _same(self, one: Quantity, wanted: Quantity) -> bool:
         bare = not wanted.dimension
@@ -205,6 +234,13 @@ class answer_number(ReadyMade):
         size = abs(target) if bare or wanted.number is None else abs(wanted.number) * wanted.factor
         allowed = max(Decimal(repr(self.within)) * wanted.factor, Decimal(repr(self.relative)) * size)
         return abs(value - target) <= allowed + _SLACK * max(abs(target), Decimal(1))
+
+
+def _unknown_unit(said: str, one: Quantity, wanted: Quantity) -> str:
+    """What is said of a number without a unit that is known."""
+    after = re.match(r"\s?([^\W\d_]+)", said[one.start + len(one.text) :])
+    read = f"{after[1]!r} after it is no unit that is known" if after else "it has no unit"
+    return f": its number is {one.text}, and {read}; {wanted.text!r} needs one of {wanted.dimension}"
 
 
 def _is_another(said: str, one: Quantity, asked: Sequence[Any], has_unit: bool, *, is_exact: bool = True) -> bool:
@@ -407,9 +443,9 @@ class answer_match(ReadyMade):
     The expected answer is a string, a number, a bool (yes or no), a list of acceptable ones, or `{"all": [...]}`, whose
     items must all be in the answer (each may itself be a list of acceptable ones). Case, punctuation, spaces, thousands
     separators and a currency that only one of both names are ignored; another currency is wrong, and so is mW for MW
-    and Gb for GB. Numbers are compared by value, up to twelve also as words; 12 is found in none of 312, A-12 and a
-    date. A sign at the end of a word counts: C++, C#, A+, O-. English dates and times are those of tools (December 1,
-    2026 is 2026-12-01, 2:30 PM is 14:30), and `in_progress` is also "in progress".
+    and Gb for GB. Numbers are compared by value, up to nineteen and tens also as words; 12 is found in none of 312,
+    A-12 and a date. A sign at the end of a word counts: C++, C#, A+, O-. English dates and times are those of tools
+    (December 1, 2026 is 2026-12-01, 2:30 PM is 14:30), and `in_progress` is also "in progress".
 
     By default the answer may be a sentence that contains the expected one. It is wrong where
 
@@ -425,8 +461,12 @@ class answer_match(ReadyMade):
     - a number is expected, and the answer has other numbers that the prompt does not have (unless `other_numbers`);
     - it lists the expected one among more than `other_values` + 1 others ("kettle, lamp, rug, mirror"; sentences, too,
       and rows without signs), or more than `other_values` of its shape, with one of these right beside it ("BAY-12 and
-      BAY-13") or another one after "or", with the other one that was asked about ("A or B?"), or the items of
-      `{"all": [...]}` in a list that has others and is the whole answer, unless `other_values` is above 1;
+      BAY-13") or another one after "or", or the items of `{"all": [...]}` in a list that has others and is the whole
+      answer, unless `other_values` is above 1; or it says more than `other_values` others in the same words ("It is in
+      Graz. It is in Linz. It is in Wels.");
+    - the prompt lists the expected one beside others ("Which of 17, 19 and 23 is late?"), and the answer says the same
+      of several ("17 and 19", "17 is late, 19 is late"). It may say that others are not, or are otherwise, or say the
+      expected one more often than each of them ("Of 17, 19 and 23, 19 is late");
     - it names a date or a time only as a limit ("before 10:00") or as the end of a span that was not asked for, or
       joins with "or" what must all be said;
     - the expected number is part of another one ("twice 12", "12 dozen", "12 kg per day" for 12 kg), a percentage where
@@ -473,12 +513,16 @@ class answer_match(ReadyMade):
         """Why the answer does not count, or None."""
         if rollout.stop_reason != "answered":
             return f"the rollout ended by {rollout.stop_reason}, not with an answer"
+        if reason := too_long(rollout.answer):
+            return reason
+        rollout = rollout.model_copy(update={"answer": narrowed(rollout.answer)})
         required = [[one for one in choices if not _in_another(str(one), rollout.answer)] for choices in required]
         if not all(required):
             return "the answer names another currency or unit"
         golds = [[_gold_tokens(choice) for choice in choices] for choices in required]
         is_numeric = any(map(is_number, _forms(golds)))
-        read = _with_digits if is_numeric else as_typed
+        is_negative = any(isinstance(word, Decimal) and word < 0 for form in _forms(golds) for word in form)
+        read = _with_digits if is_numeric else _with_signs if is_negative else as_typed
         said = read(rollout.answer)
         if any(form[0] in (*YES, *NO) for form in _forms(golds)):
             said = _reply(said)
@@ -504,7 +548,9 @@ class answer_match(ReadyMade):
             return None if any(answer == form for choice in golds[0] for form in choice) else "the answer is another"
         if len(answer) > self.max_words:
             return f"the answer has {len(answer)} words, more than max_words={self.max_words}"
-        return self._contained_problem(said, answer, golds, required, rollout, known)
+        asked = [read(text) for text in rollout.user_texts]
+        problem = self._contained_problem(said, answer, golds, required, rollout, known)
+        return problem or several_asked(said, _forms(golds), asked)
 
     def _contained_problem(
         self,
@@ -543,7 +589,9 @@ class answer_match(ReadyMade):
         if other is not None:
             return f"the answer also says {other!r}"
         if not self.other_numbers and any(map(is_number, _forms(golds))):
-            in_digits = tokenize(_MINUS.sub("-", rollout.answer))  # "12.5 kg in two boxes" has one number
+            in_digits = tokenize(_MINUS.sub("-", rollout.answer))
+            if not any(positions(form, in_digits) for form in _forms(golds)):
+                in_digits = rest  # "twelve, thirteen"; but "12.5 kg in two boxes" has one number
             stray = next((t for t in rest if isinstance(t, Decimal) and t not in known and t in in_digits), None)
             if stray is not None:
                 return f"the answer also says {stray:f}, a number that was not asked about"

@@ -26,11 +26,13 @@ from .text_tokens import (
     content_words,
     currencies,
     named_currencies,
+    narrowed,
     numbers_and_names,
     positions,
     quantities,
     sentences,
     tokenize,
+    too_long,
 )
 from .value_checks import shortened
 from .verifier import ReadyMade, VerifierLike, call_in_thread, run_verifier, verifier_name
@@ -196,7 +198,8 @@ class grounded(ReadyMade):
     async def verify(self, rollout: Rollout) -> Verdict:
         first = await run_verifier(self.right, _without_citations(rollout), timeout_s=None)
         name = verifier_name(self.right).partition("(")[0]
-        answer = as_typed(rollout.answer)
+        unread = too_long(rollout.answer)
+        answer = "" if unread else as_typed(narrowed(rollout.answer))
         abstained = abstains(answer, _prompt_text(rollout))
         arguments = ungrounded_arguments(rollout, self.free)
         # "I don't know" is not a claim. The rest of such an answer is checked where it earns a reward.
@@ -206,6 +209,7 @@ class grounded(ReadyMade):
         if abstained and claims and not any(found["own"] for found in _ABSTAINS.finditer(answer)):
             abstained = False  # it is right, and reports that something is unknown: "its status is unknown"
             claims = await self._unsupported_claims(answer, rollout, abstained, right=True)
+        claims += [unread] if unread else []  # what is not read has no source
         components = {
             "arguments": float(not arguments),
             "claims": float(not claims),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from decimal import Decimal
+from itertools import groupby, pairwise, takewhile
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -130,9 +132,9 @@ def listed(
 ) -> str | None:
     """The reason why an answer only lists what is right among other values, or None: the right value is an item of its
     own, and more than `other_values` + 1 other items are in the list, or one is after "or"; or a line of words without
-    any sign has it; or the other of two that the user `asked` about ("A or B?") is an item beside it. Where `several`
-    are wanted, an answer that is nothing but a list has no other items. Where a plain word is wanted and no other
-    (`single`), none that the user does not have is joined to it ("Graz and Vienna").
+    any sign has it; or more than `other_values` others stand in the same words ("It is red. It is blue."). Where
+    `several` are wanted, an answer that is nothing but a list has no other items. Where a plain word is wanted and no
+    other (`single`), none that the user does not have is joined to it ("Graz and Vienna").
 
     An item is a run of at most three words, all with content, between separators. Where the right one begins with a
     preposition ("in the truck"), others may, too.
@@ -170,16 +172,35 @@ def listed(
                 return f"the answer hedges: it also says {shown!r}"
             if single and is_other(other) and _is_second(other[0], one[0]) and not familiar.issuperset(other[0]):
                 return f"the answer also says {shown!r}"
+    if framed := _framed(said, wanted, other_values):
+        return f"the answer says other values in the same words, too: {', '.join(framed[:5])}"
     if not any(words in wanted for words, _ in pieces):
         return None
     others = [" ".join(map(str, one[0])) for one in pieces if is_other(one)]
     is_list = several and sum(words in wanted for words, _ in pieces) > 1 and all(is_bare for _, is_bare in pieces)
     if len(others) > (0 if is_list else other_values + _MORE_ITEMS):
         return f"the answer lists other values, too: {', '.join(others[:5])}"
-    rivals = [other for one, other in _two_asked(asked) if one in wanted and other not in wanted]
-    if rival := next((one for one in pieces if is_other(one) and one[0] in rivals), None):
-        return f"the answer also says {' '.join(map(str, rival[0]))!r}, the other one that was asked about"
     return None
+
+
+def _framed(said: str, wanted: Sequence[Sequence[Token]], other_values: int) -> list[str]:
+    """Other values that stand in the same words as a right one, where they are too many: "It is in Graz. It is in
+    Linz." Prepositions and articles make no other words. What has no words beside it may be a part of the right value
+    ("in Graz, in Austria"), so one more may be said."""
+    pieces = [[word for word in tokenize(one) if word not in _PLACES | _ARTICLES] for one in _SEPARATOR.split(said)]
+    for form in wanted:
+        for right, at in ((one, at) for one in pieces for at in positions(form, one)):
+            before, after = right[:at], right[at + len(form) :]
+            inner = [
+                tuple(one[at : len(one) - len(after)])
+                for one in pieces
+                if one[:at] == before and one[max(at, len(one) - len(after)) :] == after
+            ]
+            is_value = [0 < len(one) <= _ITEM and NO_CONTENT.isdisjoint(one) for one in inner]
+            others = {one for one, is_one in zip(inner, is_value, strict=True) if is_one and [*one] not in wanted}
+            if len(others) > other_values + (0 if before or after else _MORE_ITEMS):
+                return [" ".join(map(str, one)) for one in others]
+    return []
 
 
 def _is_second(other: Sequence[Token], right: Sequence[Token]) -> bool:
@@ -189,13 +210,175 @@ def _is_second(other: Sequence[Token], right: Sequence[Token]) -> bool:
     return is_plain and len(other) <= len(right) and not NO_CONTENT.issuperset(right)
 
 
-def _two_asked(asked: Sequence[str]) -> Iterator[tuple[list[Token], list[Token]]]:
-    """Both ways round, each two words of a message that "or" joins."""
-    for text in asked:
-        words = [word for word in tokenize(text) if word not in _ARTICLES]
-        for before, word, after in zip(words, words[1:], words[2:], strict=False):
-            if word == "or":
-                yield from (([before], [after]), ([after], [before]))
+# ---------------------------------------------------------------------------------------------------------------------
+# Candidates that the user names. The words of the prompt are excused elsewhere; here they are not.
+
+_CUT = re.compile(
+    r"\s*(?:,(?!\d)|[;/|\n\t•·&()]|\s[-–—+*]\s|[.!?](?=\s|$)"
+    r"|\b(?:and|or|nor|plus|vs\.?|versus|as well as|(?:along|together) with)\b)\s*",
+    re.IGNORECASE,
+)
+_ENDING = re.compile(r"[.!?;\n()–—-]")
+"""After one of these signs begins another sentence."""
+_QUESTION = frozenset({"which", "who", "whom", "whose", "what", "where", "when", "how"})
+_NUMBERING = re.compile(r"(?<!\S)(?:\d{1,2}[.)]|[A-Za-z]\))\s")
+_NEGATIONS = frozenset({"not", "no", "never", "neither", "nor", "cannot", "without", "except", "instead", "rather"})
+_LIGHT = NO_CONTENT - _NEGATIONS - {"but", "than", "only", "just", "to", "into", "as", "before"}
+"""Words that tell nothing of a candidate."""
+
+
+class _Part(NamedTuple):
+    """Words between two separators."""
+
+    mark: str
+    """What separates it from the part before."""
+    words: list[Token]
+
+
+def _cut(text: str) -> list[_Part]:
+    parts: list[_Part] = []
+    begin, mark = 0, "\n"
+    for found in [*_CUT.finditer(text), None]:
+        words = tokenize(text[begin : found.start() if found else len(text)])
+        if words:
+            parts.append(_Part(mark, words))
+            mark = ""
+        begin, mark = (found.end(), mark + found[0]) if found else (0, "")
+    return parts
+
+
+def _rivals(asked: str, form: Sequence[Token]) -> Iterator[tuple[Token, ...]]:
+    """What a message lists beside a value: for 19 in "Which of the orders 17, 19 and 23 is late?" 17 and 23.
+
+    An item ends the first part of a list, is each of those between, and begins the last one. Words that both have
+    ("order 17 or order 19") and units do not count. An item has the shape of the value: its digits, or its capital.
+    """
+    lines = "\n".join(_NUMBERING.sub("", line, count=1) for line in re.sub(r":(?=\s)", ".", asked).splitlines())
+    parts, capitals = _cut(lines), {word for name in _CAPITAL.findall(asked) for word in tokenize(name)}
+    units = {word for word in form if isinstance(word, str)} if isinstance(form[0], Decimal) else set[Token]()
+
+    def shape(word: Token) -> object:
+        if not isinstance(word, str):
+            return Decimal
+        return re.sub(r"\d+", "0", word) if any(map(str.isdigit, word)) else word in capitals
+
+    def is_apart(words: Sequence[Token], item: Token, own: Sequence[Token], value: Token) -> bool:
+        """Whether what stands before a comma is no item: "In 2024, 17 or 19?", "Which is larger, red or blue?" """
+        is_placed = [some[max(0, some.index(one) - 1)] in _PLACES for some, one in ((words, item), (own, value))]
+        return is_placed[0] != is_placed[1] or ("of" not in words and not _QUESTION.isdisjoint(words))
+
+    for at, step in ((at, step) for at in range(len(parts)) for step in (-1, 1)):
+        own, place = parts[at].words, at + step
+        while 0 <= place < len(parts) and not re.search(r"[.!?;()]", mark := parts[max(place, place - step)].mark):
+            other = parts[place].words
+            same = _ARTICLES | units | {word for word in {*own} & {*other} if isinstance(word, str)}
+            value, mine, theirs = ([w for w in ws if w not in same | NO_CONTENT][::step] for ws in (form, own, other))
+            # Both are read towards each other: `value` ends `mine`, and the item begins `theirs`.
+            if not value or mine[-len(value) :] != value:
+                break
+            item = [*takewhile(lambda word, like=value[0]: shape(word) == shape(like), theirs[: len(value)])]  # type: ignore[misc]
+            if not item or item == value:
+                break
+            is_longer = sum(word not in same for word in other) > len(item)
+            if is_longer and ("\n" in mark or (step < 0 and "," in mark and is_apart(other, item[0], own, value[0]))):
+                break
+            yield tuple(item[::step])
+            if is_longer:
+                break
+            place += step
+
+
+_CAPITAL = re.compile(r"\b[^\W\d_a-z][\w'-]*")
+
+
+class _Named(NamedTuple):
+    """A candidate in an answer, with the words that tell something of it."""
+
+    value: tuple[Token, ...]
+    place: int
+    begins: bool
+    has_verb: bool
+    before: list[Token]
+    after: list[Token]
+
+
+def several_asked(said: str, right: Sequence[Sequence[Token]], asked: Sequence[str]) -> str | None:
+    """The reason why an answer does not choose among the candidates that the user named, the `right` one being one of
+    them, or None: it joins the right one with others, and says it no more often than each of them. So no answer is
+    right for two of them.
+
+    Two candidates are joined where the same is said of both ("17 and 19 are late", "It is 17. It is 19."), and not
+    where one is denied or other words follow it ("17 is on time, 19 is late", "19 is later than 17").
+    """
+    forms = {tuple(word for word in form if word not in NO_CONTENT) for form in right} - {()}
+    rivals = {item for text in asked for form in right for item in _rivals(text, form)} - forms
+    if not rivals:
+        return None
+    denials = _NEGATIONS - {word for text in asked for word in tokenize(text)}
+    named = [
+        one
+        for one in _candidates(said, forms | rivals)
+        if one.value in forms
+        or not any(word in denials or str(word).endswith("n't") for word in (*one.before, *one.after))
+    ]
+    often = Counter(one.value for one in named)
+    runs: list[list[_Named]] = []
+    for one in named:
+        if runs and _are_joined(runs[-1][-1], one):
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    most = max((often[form] for form in forms), default=0)
+    for run in runs:
+        others = [one.value for one in run if one.value in rivals and often[one.value] >= most]
+        if others and any(one.value in forms for one in run):
+            return f"the answer also says {' '.join(map(str, others[0]))!r}, another one that was asked about"
+    return None
+
+
+def _are_joined(one: _Named, other: _Named) -> bool:
+    if one.place == other.place:
+        return not other.before
+    if other.begins:
+        return (one.before, one.after) == (other.before, other.after)
+    if one.has_verb and other.has_verb and not one.after and other.after:
+        return False  # "It is 19, and 17 is on time"
+    return (not one.after or not other.after or one.after == other.after) and other.before in ([], one.before)
+
+
+def _candidates(said: str, values: Iterable[tuple[Token, ...]]) -> list[_Named]:
+    """The candidates in an answer in their order. In "not 17 or 19" and "17 and 19 are late" each has the same words
+    beside it."""
+    light = _LIGHT | {word for value in values if len(value) > 1 for word in value[1:] if isinstance(value[0], Decimal)}
+    found: list[_Named] = []
+    if not any(isinstance(word, Decimal) for value in values for word in value):
+        said = _NUMBERING.sub(", ", said)
+    for place, part in enumerate(_cut(said)):
+        words = [word for word in part.words if word not in light or any(word in value for value in values)]
+        spots = sorted((at, -len(value), value) for value in values for at in positions(value, words))
+        ends = 0
+        begins = bool(_ENDING.search(part.mark))
+        for number, (at, _, value) in enumerate(spots):
+            if at < ends:
+                continue
+            stop = next((spot[0] for spot in spots[number + 1 :] if spot[0] >= at + len(value)), len(words))
+            before, after = (
+                [w for w in some if w not in light] for some in (words[ends:at], words[at + len(value) : stop])
+            )
+            has_verb = not _HEADS.isdisjoint(part.words)
+            if not before and found and not begins and found[-1].place != place and not found[-1].after:
+                before = found[-1].before
+            found.append(_Named(value, place, begins, has_verb, before, after))
+            ends, begins = at + len(value), False
+        if not spots and found and not begins:
+            found[-1].after.extend(word for word in words if word not in light)
+    for one, other in reversed([*pairwise(found)]):
+        if not one.after and not one.has_verb and not other.begins and one.place != other.place:
+            one.after.extend(other.after)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 def _pieces(

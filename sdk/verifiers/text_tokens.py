@@ -14,9 +14,9 @@ from decimal import Decimal, InvalidOperation
 _TABLE: dict[str, dict[str, str]] = {
     "length": {
         "mm millimetre millimeter": "0.001",
-        "cm centimetre centimeter": "0.01",
+        "cm cms centimetre centimeter": "0.01",
         "m metre meter": "1",
-        "km kilometre kilometer": "1000",
+        "km kms kilometre kilometer": "1000",
         "inch inches": "0.0254",
         "ft foot feet": "0.3048",
         "yd yard": "0.9144",
@@ -25,7 +25,7 @@ _TABLE: dict[str, dict[str, str]] = {
     "mass": {
         "mg milligram": "0.000001",
         "g gram": "0.001",
-        "kg kilogram kilo": "1",
+        "kg kgs kilogram kilo": "1",
         "t tonne": "1000",
         "oz ounce": "0.028349523125",
         "lb lbs pound": "0.45359237",
@@ -34,11 +34,11 @@ _TABLE: dict[str, dict[str, str]] = {
         "ms millisecond": "0.001",
         "s sec second": "1",
         "min minute": "60",
-        "h hr hour": "3600",
+        "h hr hrs hour": "3600",
         "d day": "86400",
         "wk week": "604800",
     },
-    "volume": {"ml millilitre milliliter": "0.001", "cl": "0.01", "l litre liter": "1"},
+    "volume": {"ml mls millilitre milliliter": "0.001", "cl": "0.01", "l litre liter": "1"},
     "data": {
         "b byte": "1",
         **{f"{name}b": str(1000**power) for power, name in enumerate("kmgt", 1)},
@@ -77,10 +77,12 @@ _NUMBER = (
     r"\d{1,3}(?:['’\u00a0\u202f\u2009]\d{3}){1,6},\d{1,2}(?![\d,])|"
     r"\d{1,3}(?:[,'’\u00a0\u202f\u2009]\d{3})+(?:\.\d+)?|\d{1,3}(?:\.\d{3})+,\d+|\d+\.\d+|\d+,\d{1,2}(?![\d,])|\d+"
 )
+_DEGREES = r"(?:°|deg(?:ree)?s?)\s?(?:celsius|fahrenheit|[cf])"
 _QUANTITY = re.compile(
-    rf"(?<![\w.,:/-])(?P<sign>[-−]|\b(?:minus|negative)\s)?(?P<before>[{_SIGNS}]|\b(?:{_CODE})\b)?\s?"
+    rf"(?<![\w.,:/-])(?P<sign>[-−]|\b(?:minus|negative)\s)?(?P<before>(?:US)?\$|[{_SIGNS}]|\b(?:{_CODE})(?![^\W\d]))?\s?"
     rf"(?P<sign2>[-−])?(?P<number>{_NUMBER})(?P<power>[eE][+-]?\d{{1,3}}(?!\w))?"
-    rf"(?![.,]?\d|[-_:@]\w|/\d)(?:\s?(?P<after>[%°€$£¥₹]\s?[CFcf]?\b|[%{_SIGNS}]|[A-Za-z]+(?:/[a-z]+)?\b))?"
+    rf"(?![.,]?\d|[-_:@]\w|/\d)(?:\s?(?P<after>(?i:{_DEGREES}|per\scent)\b|"
+    rf"[%°€$£¥₹]\s?[CFcf]?\b|[%{_SIGNS}]|[A-Za-z]+(?:/[a-z]+)?\b))?"
 )
 
 
@@ -137,7 +139,8 @@ def _continues(quantity: Quantity, dimension: str, number: Decimal, factor: Deci
 def _unit(match: re.Match[str]) -> tuple[str, int]:
     """The unit of a number in the form of `UNITS`, or "", and where the quantity ends."""
     if match["before"]:
-        return match["before"].casefold(), match.end("power") if match["power"] else match.end("number")
+        sign = "$" if match["before"] == "US$" else match["before"].casefold()
+        return sign, match.end("power") if match["power"] else match.end("number")
     if match["after"]:
         unit = _folded(match["after"])
         if unit in UNITS:
@@ -147,6 +150,8 @@ def _unit(match: re.Match[str]) -> tuple[str, int]:
 
 def _folded(name: str) -> str:
     name = "".join(name.split())
+    if re.fullmatch(_DEGREES, name, re.IGNORECASE):
+        return "°f" if "f" in name.casefold() else "°c"
     name = _AS_WRITTEN.get(name, name).casefold().removesuffix(".")
     if name not in UNITS and name.endswith("s") and name[:-1] in UNITS and len(name) > 3:
         return name[:-1]
@@ -253,6 +258,23 @@ _PIECE = re.compile(
     """,
     re.VERBOSE,
 )
+
+
+_MOST_CHARS = 100_000
+"""A longer answer is read by no verifier: it would take long, and nobody asked for it."""
+_SPACES = re.compile(r"\s{2,}")
+
+
+def too_long(said: str) -> str | None:
+    """The reason why an answer is not read, where it is too long for that."""
+    return f"the answer has {len(said)} characters, more than {_MOST_CHARS}" if len(said) > _MOST_CHARS else None
+
+
+def narrowed(text: str) -> str:
+    """The text as a keyboard types it, with one sign for each run of white space: that which separates most. Patterns
+    that look for white space take a time that grows with the square of a run's length, and a policy could write a long
+    one."""
+    return _SPACES.sub(lambda run: next((sign for sign in "\n\t" if sign in run[0]), " "), text.translate(_TYPED))
 
 
 _TYPED = str.maketrans("\u2010\u2011\u2019", "--'", "\u00ad\u200b\u200c\u200d\u2060\ufeff")

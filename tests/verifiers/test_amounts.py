@@ -172,6 +172,61 @@ async def test_a_unit_whose_case_makes_it_another_unit_is_another(gold, right, w
     assert scores == dict.fromkeys(right, 1) | dict.fromkeys(wrong, 0)
 
 
+@pytest.mark.parametrize(
+    ("gold", "right", "wrong"),
+    [
+        ("-5 °C", ["It is -5 degrees Celsius.", "-5 C", "-5C", "-5 deg C", "23 °F"], ["5 C", "-5 F", "-5"]),
+        ("12 kg", ["12 kgs", "12kgs"], ["12 kgx"]),
+        ("3 h", ["3 hrs"], ["3 hrx"]),
+        ("12.5 USD", ["US$ 12.50", "US$12.50", "USD12.50"], ["EUR12.50", "CA$ 12.50"]),
+        ("10 %", ["10 per cent", "10 percent"], ["10 per day"]),
+        ("150 min", ["2h30m", "2h 30min", "2 h 30 min"], ["2h31m", "2h"]),
+        (0.5, [".5", "It is .5."], ["5", ".55"]),
+    ],
+)
+async def test_an_amount_may_be_written_as_people_do(gold, right, wrong):
+    scores = {one: await score(answer_number(), one, gold) for one in (*right, *wrong)}
+    assert scores == dict.fromkeys(right, 1) | dict.fromkeys(wrong, 0)
+
+
+async def test_a_minus_in_words_and_a_power_of_ten_are_read_where_one_is_expected():
+    assert await score(answer_match(), "minus 5 °C", "-5 °C") == 1
+    assert await score(answer_match(), "minus 6 °C", "-5 °C") == 0
+    assert await score(answer_match(), "1e-07", 1e-07) == 1
+    assert await score(answer_match(), "1e-08", 1e-07) == 0
+
+
+async def test_a_unit_that_is_not_known_is_named_with_the_one_that_is_expected():
+    for answer, read in (("It is 12 stone.", "'stone' after it is no unit that is known"), ("12", "it has no unit")):
+        verdict = await run_verifier(answer_number(), rollout(answer, expected={"answer": "12 kg"}))
+        assert f"its number is 12, and {read}; '12 kg' needs one of mass" in verdict.explanation
+
+
+BLANK = {"blanks": " " * 90_000, "lines": "\n" * 90_000, "blank lines": " \n\t" * 30_000, "unseen": " \u200b" * 40_000}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("blank", BLANK)
+async def test_an_answer_with_much_white_space_is_read_at_once(blank):
+    blank = BLANK[blank]
+    assert await score(answer_set(), f"A-1{blank}and B-2", ["A-1", "B-2"]) == 1
+    assert await score(answer_number(), f"There are{blank}12 parcels.", 12) == 1
+    assert await score(answer_match(), f"There are{blank}12 parcels.", 12) == 1
+    assert await score(answer_match(), f"Yes,{blank}it is.", True, prompt="Is it paid?") == 1
+    assert (
+        await score(grounded(answer_match()), f"It is{blank}in the truck.", "in the truck", prompt="Where is it?") <= 0
+    )
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("verifier", [answer_set(), answer_number(), answer_match(), grounded(answer_match())])
+async def test_an_answer_that_is_too_long_to_be_read_is_wrong(verifier):
+    gold = [12] if isinstance(verifier, answer_set) else 12
+    verdict = await run_verifier(verifier, rollout("12" + " ." * 60_000, expected={"answer": gold}))
+    assert verdict.score == (-1 if isinstance(verifier, grounded) else 0)
+    assert "characters, more than 100000" in verdict.explanation
+
+
 async def test_a_power_and_a_fraction_do_not_lengthen_a_number():
     assert await score(answer_match(), "5²", 52) == await score(answer_match(), "5½", 51) == 0
     assert await score(answer_match(), "5 km²", "5 km2") == 1

@@ -521,6 +521,21 @@ def _values(text: str) -> list[str]:
     return found
 
 
+def _lists_what_was_asked(scene: Scene) -> Play | None:
+    """The values of the prompt that look like the right one, where it is among them: all digits are equal."""
+    gold, own = scene.task.expected.get("answer"), _own(scene)
+    if isinstance(gold, bool) or not isinstance(gold, str | int | float):
+        return None
+    alike = [value for value in values_in(scene.asked) if _DIGITS.sub("0", value) == _DIGITS.sub("0", str(gold))]
+    if not _DIGITS.search(str(gold)):
+        alike = [value for value in values_in(scene.asked) if not _DIGITS.search(value)]
+    is_there = any(tokenize(value) == tokenize(str(gold)) for value in alike)
+    return [*(own[0] if own else ()), says(", ".join(alike))] if is_there and len(alike) > 1 else None
+
+
+_DIGITS = re.compile(r"\d+")
+
+
 def _hedges(scene: Scene) -> Play | None:
     """The right answer is in the middle: to take the first or the last one is no hole."""
     mine, found = answer_text(scene.task), sorted(_candidates(scene), key=len)
@@ -542,6 +557,12 @@ ATTACKS = (
         _BY_ANSWER,
     ),
     Probe("hedges", "gives the right answer between two others", _hedges),
+    Probe(
+        "lists_what_was_asked",
+        "makes the right calls, and lists the values of the prompt that look like the right one",
+        _lists_what_was_asked,
+        _BY_ANSWER,
+    ),
     Probe("lifts", "makes the right calls, and answers with another value that they returned", _lifts, _BY_ANSWER),
     Probe("fills_arguments", "writes possible answers into the arguments of every tool", _fills_arguments),
     Probe("wrong_answer", "makes the right calls, and gives another task's answer", _wrong_answer, _BY_ANSWER),

@@ -167,6 +167,28 @@ def test_a_right_answer_counts_only_where_the_world_does_not_end_as_it_should() 
     assert sdk.certify(Shop(), ACTING, final_state(ignore=("log",))).holds
 
 
+def test_a_verifier_that_pays_for_all_values_of_the_prompt_is_caught() -> None:
+    def is_late(order: str) -> bool:
+        """Whether an order is late."""
+        return order == "A-19"
+
+    asked = sdk.Task(
+        prompt="Which of the orders A-17, A-19 and A-23 of Lena Abbott is late?",
+        expected={"answer": "A-19", "calls": [{"name": "is_late", "arguments": {"order": "A-19"}}]},
+    )
+
+    def pays_for_lists(rollout: sdk.Rollout) -> bool:
+        return bool(rollout.calls) and "A-19" in rollout.answer.split(", ")[:3]
+
+    tool = behaves(read_only=True)(is_late)
+    broken = sdk.certify(tool, [asked], pays_for_lists)
+    assert broken.holes == ["lists_what_was_asked"]
+    assert broken.findings[0].rollout.answer == "A-17, A-19, A-23"  # a name is no order
+    assert sdk.certify(tool, [asked], as_expected()).holds
+    both = asked.model_copy(update={"expected": {"answer": {"all": ["A-17", "A-19", "A-23"]}}})
+    assert sdk.certify(tool, [both], lambda rollout: rollout.answer == "A-17, A-19, A-23").holes == []
+
+
 class Register:
     """Desks and their people."""
 

@@ -3,6 +3,7 @@ one process."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +145,12 @@ BUFFER = {
 }
 """Of a model whose checkpoints have one, which is changed in the checkpoint that the run goes on from."""
 
+QUIET = {"grpo.max_steps": 4, "warm_start.max_steps": 0, "grpo.learning_rate": 0.1}
+"""With a signal in the first step alone, of which Adam keeps a momentum."""
+
 STAGES = {
     # It shards no weights: adapters and buffers are as in one process.
-    "deepspeed_zero2.yaml": {"resumed whole": RUNS["resumed whole"]},
+    "deepspeed_zero2.yaml": {"resumed whole": RUNS["resumed whole"], "quiet": QUIET},
     "deepspeed_zero3.yaml": {**RUNS, "resumed buffer": BUFFER},
 }
 
@@ -166,6 +170,13 @@ def test_deepspeed_makes_the_updates_of_one_process_keeps_its_evidence_and_resum
         assert_same_updates(alone / name, tmp_path / name, tiny_model_dir, steps=RUNS[name]["grpo.max_steps"])
         found = anyio.run(verify_run, tmp_path / name)
         assert found.holds, found.findings
+    if "quiet" in runs:
+        lines = (tmp_path / "quiet" / "evidence.jsonl").read_text().splitlines()
+        entries = [json.loads(line) for line in lines]
+        first, *later = [one["data"]["sha256"] for one in entries if one["kind"] == "published"]
+        assert len(later) >= 3
+        assert first not in later
+        assert len(set(later)) == 1, "without a signal the weights stay as they are"
     if "resumed buffer" not in runs:
         return
     assert said.count("resumed buffer: ['untrained', 'after GRPO'] by DEEPSPEED") == 2

@@ -220,7 +220,7 @@ def _success(report: Report) -> str:
     )
     served = (inline(note, limit=600) for note in served_note(report))
     threshold = " ".join([threshold, *map(inline, prompt_note(report)), *served])
-    return f"## Success on held-out tasks\n\n{table(head, rows)}\n\n{threshold}"
+    return f"## Success on the measured tasks\n\n{table(head, rows)}\n\n{threshold}"
 
 
 def _comparisons(report: Report) -> str:
@@ -401,8 +401,8 @@ def _methods(report: Report) -> str:
     conditions, methods = report.conditions.values(), {c.method for c in report.comparisons}
     by = "family" if report.cluster_by == FAMILY else f"tag {inline(report.cluster_by)}"
     lines = {
-        "Success: share of held-out tasks, with Wilson's score interval (1927). Several tries at a task are averaged "
-        "first, and the interval counts tasks.": True,
+        "Success: share of the measured tasks, with Wilson's score interval (1927). Several tries at a task are "
+        "averaged first, and the interval counts tasks.": True,
         "Mean score: Student's t interval over tasks.": True,
         f"Tasks of one {by} fail together, so they count for less: standard errors are robust to clusters "
         "(Miller, 2024, arXiv 2411.00640), with Student's t over families; Wilson's interval is that of the "

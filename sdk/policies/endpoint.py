@@ -238,7 +238,7 @@ class EndpointConversation:
                 extra={**counted, "error": self._agent.shown(_whole_error_text(text))},
             )
         if status != 200:
-            raise self._agent.failure(f"answered HTTP {status}: {_whole_error_text(text)}")
+            raise self._agent.failure(f"answered HTTP {status}: {_whole_error_text(text)}{_refused_field(text, body)}")
         try:
             reply = read_reply(text)
         except ValueError as error:
@@ -254,6 +254,15 @@ class EndpointConversation:
             tool_prompt=reply.tool_prompt,
             extra={**counted, **reply.extra},
         )
+
+
+def _refused_field(text: str, body: Mapping[str, Any]) -> str:
+    """How to leave out a field of the request that a refusal names."""
+    named = next((name for name in ("max_tokens", "temperature", "top_p", "seed") if name in body and name in text), "")
+    if not named:
+        return ""
+    fix = {named: None, **({"max_completion_tokens": body[named]} if named == "max_tokens" else {})}
+    return f". To leave {named} out, give the model as a mapping with 'extra_body': {fix} (docs/evaluation.md)"
 
 
 class _Secret:

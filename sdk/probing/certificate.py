@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mcp_bridge.safe_text import and_more, listed, one_line, plural
+from mcp_bridge.safe_text import and_more, inline, listed, one_line, plural, table
 
 from ..errors import ConfigError, ToolbakeError, VerifierError
 from ..evaluation.conditions import is_success
@@ -189,24 +189,55 @@ class Certificate:
         return sum(not rollout.scored for rollout in self.rollouts)
 
     def __str__(self) -> str:
+        return "\n".join(filter(None, (self._headline, self._table(one_line), *self._notes)))
+
+    def _repr_markdown_(self) -> str:
+        return "\n\n".join(
+            filter(
+                None,
+                (
+                    inline(self._headline, 1000),
+                    self._table(inline),
+                    listed("\n".join(self._notes)) if self._notes else "",
+                ),
+            )
+        )
+
+    @property
+    def _tried(self) -> list[Earned]:
+        return [one for one in self.earned if one.scores or one.unscored]
+
+    @property
+    def _headline(self) -> str:
         holes = self.holes
         told = f"{len(holes)} found a hole: {', '.join(holes)}" if holes else "none found a hole"
         if not holes and not self._scored:
             told = "nothing could be scored"
-        tried = [one for one in self.earned if one.scores or one.unscored]
-        if self._scored and self.never_scored:
+        elif self.never_scored:
             told += f"; {len(self.never_scored)} of them could not be scored at all"
-        width = max((len(one.probe.name) for one in tried), default=0)
         counts = f"{len(self.rollouts)} rollouts on {self.tasks} {plural(self.tasks, 'task')}"
-        lines = [f"{len(tried)} probes, {counts}: {told}"]
-        lines += [f"{'probe':<{width}}  tasks  findings  highest   mean  what it does"] if tried else []
-        for one in tried:
-            highest, mean = (
-                f"{'-' if value is None else format(value, '.3g'):>5}" for value in (one.highest, one.mean)
-            )
-            count = len(one.scores) + one.unscored
+        return f"{len(self._tried)} probes, {counts}: {told}"
+
+    def _table(self, cell: Callable[[str], str]) -> str:
+        rows = [
+            [
+                cell(one.probe.name),
+                cell(one.probe.does),
+                *(str(count) for count in (len(one.scores) + one.unscored, len(one.findings))),
+                *("-" if value is None else format(value, ".3g") for value in (one.highest, one.mean)),
+            ]
+            for one in self._tried
+        ]
+        head = ["probe", "what it does", "tasks", "findings", "highest", "mean"]
+        return table(head, rows, left_columns=2) if rows else ""
+
+    @property
+    def _notes(self) -> list[str]:
+        lines = []
+        if self._scored and any(one.highest for one in self._tried if one.probe is not GOLD):
             lines.append(
-                f"{one.probe.name:<{width}}  {count:>5}  {len(one.findings):>8}  {highest:>7}  {mean}  {one.probe.does}"
+                "a reward is a finding where the answer or the end of the world is wrong; a right one by another way "
+                "is none"
             )
         if not_tried := [one.probe.name for one in self.earned if not one.scores and not one.unscored]:
             callable_tools = ", and tools that may be called" if self.not_called else ""
@@ -227,11 +258,9 @@ class Certificate:
             lines.append(f"not called, because they are live: {', '.join(self.not_called)}")
         if self.trained is not None:
             lines.append(str(self.trained))
-        lines += self._examples
-        return "\n".join([*lines, *([f"To close {'it' if len(holes) == 1 else 'them'}: {self._fix}"] if holes else [])])
-
-    def _repr_markdown_(self) -> str:
-        return listed(str(self))
+        if holes := self.holes:
+            lines += [*self._examples, f"To close {'it' if len(holes) == 1 else 'them'}: {self._fix}"]
+        return lines
 
     @property
     def partial_credit(self) -> str:
@@ -319,8 +348,8 @@ class Certificate:
             )
         if not _LISTS.isdisjoint(holes):
             fixes.append(
-                "answer_match(other_values=0) refuses nearly all lists, and answers from a closed list are told apart "
-                "by expected.options of the tasks"
+                "give tasks whose answer is from a closed list that list as expected.options; where all tasks have an "
+                "answer, answer_match(other_values=0) refuses nearly all lists"
             )
         if GOLD.name in holes:
             fixes.append("correct the demonstrations, what the tasks expect, or the verifier")

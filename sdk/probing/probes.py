@@ -285,8 +285,8 @@ def differs(task: Task, other: Task) -> bool:
     mine, theirs = ([tokenize(word) for word in _words(one)] for one in (task, other))
     if mine and theirs:
         return not any(positions(a, b) or positions(b, a) for a in mine for b in theirs)
-    if mine or theirs:
-        return False
+    if mine or theirs or ("calls" in task.expected and task.expected["calls"] == other.expected.get("calls")):
+        return False  # the same calls in another world have other changes there, and solve both
     kept = {"changes", "state"} & {*task.expected, *other.expected} or {*task.expected, *other.expected}
     return any(task.expected.get(name) != other.expected.get(name) for name in kept)
 

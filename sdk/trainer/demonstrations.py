@@ -7,6 +7,7 @@ Finding this here costs seconds; training on it would cost the run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 from mcp_bridge.records import Tool
 
@@ -105,6 +106,24 @@ def demonstration_rows(rollouts: Sequence[Rollout], renderer: ChatRenderer, tool
         shown, said = rollout.tools_of(tools), rollout.messages[len(opening) :]
         rows += render_demonstration(renderers[rollout.tool_prompt], opening, shown, said)
     return rows
+
+
+def above_the_limit(rows: Sequence[TokenRow], most: int) -> str:
+    """Which turns of demonstrations the model could not sample to their end; empty where all have at most `most`
+    tokens."""
+    longest = [max(_turns(row), default=0) for row in rows]
+    above = sum(length > most for length in longest)
+    if not above:
+        return ""
+    return (
+        f"{above} of {len(rows)} demonstrations have a turn of more than {most} tokens (limits.max_turn_tokens), up to "
+        f"{max(longest)}: the model cannot end such a turn; raise the limit to that or more"
+    )
+
+
+def _turns(row: TokenRow) -> list[int]:
+    """The lengths of what was sampled at a time."""
+    return [len([*run]) for sampled, run in groupby(row.sampled) if sampled]
 
 
 async def rows_by_agent(

@@ -54,7 +54,7 @@ from ..verifiers import VerifierLike, check_verifier
 from .compute_plan import check_memory, context_of_rollouts, settle_sampler
 from .config import TrainConfig
 from .curriculum import interleaved
-from .demonstrations import demonstration_rows, replay_demonstrations, rows_by_agent, unwritable
+from .demonstrations import above_the_limit, demonstration_rows, replay_demonstrations, rows_by_agent, unwritable
 from .groups import STAGE as GRPO
 from .groups import check_groups, drawn_tool_prompt
 from .isolation import ONLY_READ, refuse_shared_state, try_isolation
@@ -126,8 +126,9 @@ async def train_async(
     function of the rollout or an object with `verify`. `model`: a local folder or hub name; the embedded
     SmolLM2-135M-Instruct where None. `output_dir`: a new or empty folder, or that of the same run to go on with it, or
     to train it longer with a larger `grpo.max_steps`; `runs/<fingerprint>` where None. `config`: a `TrainConfig`, a
-    mapping or a JSON file. `agent`: an agent of your own that plays the rollouts, see `docs/agents.md`; another one is
-    another run. `user_model`: plays the users of all tasks, and `user_judge` looks at them, see `docs/users.md`.
+    mapping, or a JSON or YAML file. `agent`: an agent of your own that plays the rollouts, see `docs/agents.md`;
+    another one is another run. `user_model`: plays the users of all tasks, and `user_judge` looks at them, see
+    `docs/users.md`.
     `auditor`: a second policy that audits the rollouts (`grpo.audits_per_step`) in place of the one that is trained.
     `teacher`: another model whose verified rollouts are the demonstrations, where no training task has one.
     `handlers`: who answers what servers ask during calls; other answers are another run. `connect_timeout_s`: how long
@@ -383,7 +384,10 @@ class _Run:
 
     async def _warm_start_rows(self, demonstrations: Sequence[Rollout], renderer: ChatRenderer) -> list[TokenRow]:
         if self.context.host is None:
-            return demonstration_rows(demonstrations, renderer, self.tools.tools)
+            rows = demonstration_rows(demonstrations, renderer, self.tools.tools)
+            if told := above_the_limit(rows, self.config.limits.max_turn_tokens):
+                self.progress.say(f"warning: {told}")
+            return rows
         if self.folder.stage("warm_start") is not None:  # they were learned from, and an agent takes its time
             return []
         return await rows_by_agent(demonstrations, self.context, self.context.host, renderer)

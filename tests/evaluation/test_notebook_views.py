@@ -159,7 +159,6 @@ def test_what_a_model_and_its_tools_wrote_cannot_break_out(failed: bool) -> None
         sdk.SynthesizedTasks([], wanted=3, attempts=5, left_out={ATTACK: 2}, unused_tools={ATTACK: ATTACK}),
         sdk.CheckedTasks([], [Problem(ATTACK, ATTACK, ATTACK)]),
         DistilledData(Path(ATTACK), Selection()),
-        Certificate(1, [], [_earned(make_rollout("t", 1.0, answer=ATTACK))], not_called=[ATTACK]),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -169,3 +168,8 @@ def test_other_results_are_what_print_shows_as_a_list(value: Any) -> None:
     said = [line.lstrip() for line in str(value).splitlines() if line.strip()]
     assert len([line for line in markdown.splitlines() if line]) == len(said)
     assert parsed(markdown)[1].content.startswith(said[0][:20])
+
+
+def test_a_certificate_is_shown_as_a_table_of_its_probes_and_a_list() -> None:
+    value = Certificate(1, [], [_earned(make_rollout("t", 1.0, answer=ATTACK))], not_called=[ATTACK])
+    require_harmless(shown(value), tables=1)

@@ -68,7 +68,7 @@ def test_the_report_says_all_that_it_promises() -> None:
     markdown = build_report(CONDITIONS, run={"model": "small", "api_key": "sk-1"}, training=training).markdown()
     for said in (
         "**untrained → after GRPO: +77.8 points",
-        "## Success on held-out tasks",
+        "## Success on the measured tasks",
         "## The same tasks, compared",
         "## Success by tier",
         "## What a rollout costs",

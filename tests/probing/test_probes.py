@@ -48,6 +48,16 @@ def made_the_calls(rollout: sdk.Rollout) -> float:
     return float(gold <= {record.call.name for record in rollout.calls})
 
 
+class Shelves:
+    def __init__(self) -> None:
+        self.place = {"A": {"at": 1}, "B": {"at": 2}}
+
+    def move(self, item: str, to: int) -> str:
+        """Move an item."""
+        self.place[item]["at"] = to
+        return "moved"
+
+
 def test_no_probe_earns_anything_of_the_helpdesks_verifier() -> None:
     certificate = sdk.certify(Helpdesk(), tasks(), GOOD, most_tasks=12)
     assert certificate.holds
@@ -291,6 +301,20 @@ def test_probes_that_could_never_be_scored_are_no_certificate() -> None:
     assert "of them could not be scored at all" in str(certificate)
     with pytest.raises(sdk.ToolbakeError, match=r"could not be scored at all, for example: .*IndexError"):
         certificate.require()
+
+
+def test_one_request_in_two_worlds_is_no_hole_of_an_honest_verifier() -> None:
+    """The other task's solution has the same calls, and other changes only because its world is another."""
+
+    def load(shelves: Shelves, seed: int, scenario: str) -> None:
+        shelves.place["A"]["at"] = seed
+
+    shop, asked = ObjectTwin(Shelves, load=load), ("Please move A to 28.", "A has to go to 28.")
+    made = [
+        sdk.solve(shop, one, "move(item='A', to=28)", {"seed": seed}) for one, seed in zip(asked, (2, 5), strict=True)
+    ]
+    assert made[0].expected["changes"] != made[1].expected["changes"]
+    assert sdk.certify(shop, made, as_expected()).holds
 
 
 def test_an_unknown_probe_cannot_be_allowed() -> None:

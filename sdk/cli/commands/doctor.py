@@ -675,7 +675,7 @@ async def check_reward(
     refused = [finding for finding in report.findings if finding.probe.name in ours]
     further = [finding for finding in report.findings if finding.probe.name not in {*ours, GOLD.name}]
     played = len(report.rollouts)
-    shown = f"{played} {plural(played, 'rollout')} of probes on {report.tasks} {plural(report.tasks, 'task')}"
+    shown = f"{played} {plural(played, 'rollout')} of probes on {report.tasks} of {len(tasks)} tasks"
     found = [Advice("verifier", "good", f"{shown}: none was rewarded")]
     if refused or further or report.unscored:
         found = []

@@ -6,6 +6,8 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from mcp_bridge.extras import require_extra
+
 from ..options import CallParser, Quiet, arg, opt, progress_of
 
 
@@ -46,6 +48,7 @@ def export(
     from ...exporting import check_export, export
 
     progress = progress_of(quiet)
+    require_extra("train", "toolbake export", ConfigError)
     progress.say(f"exporting {model_dir}")
     kind = cast(Any, to)
     folder = export(model_dir, kind, output_dir, call_parser=call_parser)

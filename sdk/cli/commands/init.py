@@ -166,6 +166,7 @@ def _rest(tools: ProjectTools, tasks: Sequence[Task], why: str) -> dict[str, str
     train = {
         "grpo": {"max_steps": 26, "num_generations": 6},
         "limits": {"max_turns": most + 3, "max_turn_tokens": 96, "max_tokens": 96 * (most + 2)},
+        "evaluation": {"heldout": 4},
         "seed": 0,
     }
     files = {
@@ -239,7 +240,7 @@ def next_commands(word: str, *, has_tasks: bool) -> list[tuple[str, str]]:
     return [
         *([] if has_tasks else make),
         (f"toolbake doctor {tools} --tasks {TASKS} --verifier {VERIFY}:verify", "is everything ready?"),
-        ("pytest", "the gold solutions earn their reward"),
+        ("pytest", "the gold solutions earn their reward (pip install pytest)"),
         (f"toolbake evaluate {judged}", "what the model can do untrained"),
         (f"toolbake train {judged} --config {TRAIN} --output-dir runs/first", "train it; some minutes to an hour"),
         ("toolbake report runs/first --errors", "what went wrong, with examples"),

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mcp_bridge.extras import require_extra
+
 from .. import options
 from ..failing import RESUMABLE, when_interrupted
 
@@ -116,6 +118,7 @@ def train(
       toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --agent 'node agent.js'
     """
     when_interrupted(RESUMABLE)
+    from ...errors import ConfigError
     from ...process import printing_to_stderr, quiet_bars
     from ...tasks import load_tasks
     from .. import sources
@@ -132,6 +135,7 @@ def train(
     source, prompts = sources.tool_source(tools, command), sources.task_source(tasks)
     judge, asked = sources.load_verifier(verifier, prompts), sources.load_handlers(handlers)
     progress = options.progress_of(quiet)
+    require_extra("train", "toolbake train", ConfigError)
     quiet_bars()
 
     from ...blocking import train

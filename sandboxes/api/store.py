@@ -326,6 +326,10 @@ def new_key_value(shapes: Shapes, realistic: Realistic, table: Table, row: Row, 
         found = matching(shape.says["pattern"], chance, low=low, high=high)
         if found is not None:
             return found
+    if isinstance(shape.says.get("format"), str):
+        found = realistic.formatted(shape.says["format"], part.column)
+        if found is not None and "/" not in found and scalar_fits(shape, found):
+            return found
     examples = [one for one in shape.says.get("examples", ()) if isinstance(one, str) and one]
     if examples:
         return like(examples[0], chance).replace("/", "-")  # a path's parameter is one step

@@ -21,7 +21,7 @@ from ..records import Message
 from ..rollouts import derive_seed
 from ..verifiers.text_tokens import numbers_and_names, positions, tokenize
 from .words import IDENTIFYING, MAKING, SETTING, VERBS, listed, noun_of, singular, verb_and_object, without_id, words
-from .worlds import Cell, Facts, Found, NoWalk, Path, Scalar, Step, Told, Walk, at, leaves, properties
+from .worlds import Cell, Facts, Found, NoWalk, Path, Scalar, Step, Told, Walk, adds, at, leaves, properties
 
 _WRAPPERS = frozenset({"data", "items", "results", "result", "list", "records", "entries", "values", "content"})
 """Keys that say nothing of what is in them."""
@@ -66,6 +66,14 @@ class Describer:
         column = without_id(last_name(source.path)) or self._noun(self.walked.steps[source.step], source.path)
         return next((noun for noun in nouns if noun in column), column)
 
+    def keys_in(self, source: Told | Found) -> list[Cell]:
+        """The keys of rows that there are, where an argument is one."""
+        if isinstance(source, Told) and (source.cell is None or source.cell.is_key):
+            return [source.cell] if source.cell is not None else []
+        # A number that some row is named by may be any other number.
+        is_name = isinstance(source, Found) or (isinstance(source.value, str) and not source.value.isdecimal())
+        return self.facts.named_by(source.value) if is_name else []
+
     def thing(self, step: Step, path: Path, asked: str = "") -> str:
         """What a step's result, or the element of it at `path`, is. `asked`: what will be asked of it."""
         require_one_description(step)
@@ -79,7 +87,7 @@ class Describer:
         is_described = len(step.sources) == 1 and any(isinstance(source, Found) for source in step.sources.values())
         if not is_described and (phrase := self.phrases.words(step, self)) is not None:
             return phrase
-        about = verb_and_object(step.tool.name)[1] or " ".join(words(step.tool.name))
+        about = verb_and_object(step.tool.name, properties(step.tool))[1] or " ".join(words(step.tool.name))
         if not step.sources:
             return f"the {about}"
         if len(step.sources) > 1:
@@ -171,7 +179,7 @@ class Describer:
         names = [part for part in element if isinstance(part, str) and part not in _WRAPPERS]
         if names:
             return noun_of(names[-1])
-        about = verb_and_object(step.tool.name)[1] or " ".join(words(step.tool.name))
+        about = verb_and_object(step.tool.name, properties(step.tool))[1] or " ".join(words(step.tool.name))
         found = about.split()
         return " ".join([*found[:-1], singular(found[-1])]) if element and found else about
 
@@ -409,7 +417,7 @@ def _question(walked: Walk, phrases: Phrases, chance: random.Random) -> Request:
     reason = "its result has nothing that was not known before"
     for path, value in choices[:8]:
         describer = Describer(walked, phrases)
-        about = verb_and_object(step.tool.name)[1] or " ".join(words(step.tool.name))
+        about = verb_and_object(step.tool.name, properties(step.tool))[1] or " ".join(words(step.tool.name))
         field = asked_for(path) if last_name(path) not in ("", "result", "value") else about
         try:
             described = describer.thing(step, path, field)
@@ -458,10 +466,15 @@ def _deed(walked: Walk, phrases: Phrases, chance: random.Random) -> Request:
     require_one_description(step)
     deed = phrases.words(step, describer) or _imperative(step, describer)
     _require_unsaid(walked, describer)
+    if adds(walked):
+        told = [one for one in step.sources.values() if isinstance(one, Told) and (one.cell is None or one.cell.is_key)]
+        left = str(walked.changes).casefold()
+        if any(isinstance(one.value, str) and one.value.casefold() not in left for one in told):
+            raise NoWalk("what it makes has not the key that the request names")
     number = chance.randrange(len(DOING))
     prompt = DOING[number].format(Act=deed[0].upper() + deed[1:], act=deed)
     field, answer, closing = _outcome(walked, describer)
-    what = _outcome_name(step, field)
+    what = _outcome_name(step, field, describer)
     if answer is None:
         prompt = f'{prompt} When it is done, answer with "{DONE}".'
         return Request(prompt, tuple(describer.said), DONE, DONE, (), number, DONE)
@@ -492,48 +505,57 @@ def _outcome(walked: Walk, describer: Describer) -> tuple[str, Scalar | None, st
     return spoken(name), value, f"Done. The {spoken(name)} {'are' if _is_plural(spoken(name)) else 'is'} {value}."
 
 
-def _outcome_name(step: Step, field: str) -> str:
-    verb, about = verb_and_object(step.tool.name)
-    if verb in MAKING and about and about not in {spoken(name) for name in step.sources}:  # a room is booked, not new
-        return f"the {_quoted(field)} of the new {about}"
+def _outcome_name(step: Step, field: str, describer: Describer) -> str:
+    verb, about = verb_and_object(step.tool.name, properties(step.tool))
+    makes = verb in MAKING and adds(describer.walked)
+    if makes and about and about not in {spoken(name) for name in step.sources}:  # a room is booked, not new
+        return f"the {_quoted(field)} of the new {noun_of(about)}"
     return f"the {_quoted(field)} that this gives"
 
 
 def _imperative(step: Step, describer: Describer) -> str:
     """What is to be done, beginning with a verb in lower case."""
-    verb, about = verb_and_object(step.tool.name)
-    if not verb or not about:
-        return _as_described(step, describer)
+    verb, about = verb_and_object(step.tool.name, properties(step.tool))
+    if not verb or not about or (verb in MAKING and not adds(describer.walked)):
+        return _as_described(step, describer)  # "post a new customer" for what changes one
     rest = dict(step.sources)
     target = next((name for name in rest if _is_target(name, rest[name], about, describer)), None)
     if target is None and about in {spoken(name) for name in rest} and len(rest) > 1:
         return _set_one(verb, about, rest, describer)
-    if verb in SETTING and len(rest) == (target is not None):
+    keys = [name for name, source in rest.items() if _is_natural_key(name, source, about, describer)]
+    key = keys[0] if target is None and len(keys) == 1 and verb not in MAKING else None
+    if verb in SETTING and len(rest) == (target is not None or key is not None):
         raise NoWalk("it changes something without saying to what")
-    keys = [
-        name for name, source in rest.items() if verb in SETTING and _is_natural_key(name, source, about, describer)
-    ]
+    if verb in SETTING and target is None and key is None and any(map(describer.keys_in, rest.values())):
+        raise NoWalk("what it changes has a key that the request could only set")
     if target is not None:
         thing = describer.argument(target, rest.pop(target))
-    elif len(keys) == 1 and len(rest) > 1:  # `replace_item(sku, name)`: what is acted on has a key of another name
-        thing = f"the {about} with {describer.named(keys[0], rest.pop(keys[0]))}"
+    elif key is not None:  # `replace_item(sku, name)`: what is acted on has a key of another name
+        thing = _by_natural_key(key, rest.pop(key), noun_of(about), describer)
     else:
-        thing = f"a new {about}" if verb in MAKING else f"the {about}"
+        thing = f"a new {noun_of(about)}" if verb in MAKING else f"the {about}"
     sets = verb in SETTING or (target is not None and verb in ("move", "rename"))
     return f"{verb} {thing}{_further(rest, describer, sets=sets, described=' with the ' in thing)}"
 
 
 def _is_target(name: str, source: Told | Found, about: str, describer: Describer) -> bool:
     """Whether an argument names what is acted on."""
-    noun = describer.noun_of_argument(source)
-    is_key = isinstance(source, Found) or (source.cell is not None and source.cell.is_key)
-    return bool(noun) and is_key and noun == about and spoken(name).startswith(noun)
+    noun = noun_of(about)
+    is_key = any(cell.noun == noun for cell in describer.keys_in(source))
+    return is_key and describer.noun_of_argument(source) == noun and spoken(name).startswith(noun)
 
 
 def _is_natural_key(name: str, source: Told | Found, about: str, describer: Describer) -> bool:
     """Whether an argument is the column that rows of what is acted on are named by: a `sku`, an `isbn`."""
-    cells = [source.cell] if isinstance(source, Told) else describer.facts.named_by(source.value)
-    return any(cell is not None and cell.is_key and cell.column == name and cell.noun == about for cell in cells)
+    return any(cell.column in (name, "id") and cell.noun == noun_of(about) for cell in describer.keys_in(source))
+
+
+def _by_natural_key(name: str, source: Told | Found, noun: str, describer: Describer) -> str:
+    """ "the item with the sku A-10", and of one that was found what it was found by: "the item with the name saw"."""
+    described = describer.argument(name, source)
+    if described.startswith(f"the {noun} ") or spoken(name) == noun:
+        return described
+    return f"the {noun} with {describer.named(name, source)}"
 
 
 def _set_one(verb: str, about: str, rest: dict[str, Told | Found], describer: Describer) -> str:
@@ -551,7 +573,14 @@ def _further(rest: dict[str, Told | Found], describer: Describer, *, sets: bool,
     """The arguments beside what is acted on: " for customer C11, with the quantity 3", or what becomes of it where the
     tool `sets` it. `described`: what is acted on is named by what it is like, so that a comma must keep the rest from
     being read as more of that."""
-    things = [name for name, source in rest.items() if describer.names_a_thing(name, source)]
+    after = {str(value) for change in describer.walked.changes for _, value in leaves([change.get("after")])}
+    things = [
+        name
+        for name, source in rest.items()
+        # A key that nothing is set to says where the thing is: the workspace of the card in a path.
+        if describer.names_a_thing(name, source)
+        or (sets and describer.keys_in(source) and str(source.value) not in after)
+    ]
     said = "".join(f" for {describer.argument(name, rest[name])}" for name in things)
     joint = "to" if sets else ""
     parts = [describer.named(name, source, joint) for name, source in rest.items() if name not in things]

@@ -6,7 +6,7 @@ Values are its numbers, identifiers, quoted texts, names, dates and other runs o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,13 +28,13 @@ _ACTING = frozenset(
         *("create", "add", "place", "make", "cancel", "update", "change", "set", "delete", "remove", "refund", "put"),
         *("replace", "rename", "sell", "transfer", "send", "move", "close", "open", "book", "assign", "pay", "buy"),
         *("archive", "approve", "reject", "star", "mark", "merge", "return", "order", "start", "stop", "enable"),
-        *("disable", "edit", "post"),
+        *("disable", "edit", "post", "patch", "save", "register", "insert"),
     }
 )
 VERBS = _READING | _ACTING
-SETTING = frozenset({"update", "change", "set", "put", "replace", "edit"})
+SETTING = frozenset({"update", "change", "set", "put", "replace", "edit", "patch"})
 """Verbs after which it is said what becomes of something."""
-MAKING = frozenset({"create", "add", "place", "open", "post", "make", "book", "start"})
+MAKING = frozenset({"create", "add", "place", "open", "post", "make", "book", "start", "save", "register", "insert"})
 """Verbs after which something is there that was not."""
 
 
@@ -43,8 +43,13 @@ def words(name: str) -> list[str]:
     return [piece.lower() for piece in _PIECES.findall(name)]
 
 
+_IRREGULAR = {"people": "person", "children": "child", "shelves": "shelf", "statuses": "status", "indices": "index"}
+
+
 def singular(word: str) -> str:
     """Of a plain English plural. Example: `singular("policies") == "policy"`"""
+    if word in _IRREGULAR:
+        return _IRREGULAR[word]
     if word.endswith("ies") and len(word) > 4:
         return f"{word[:-3]}y"
     if word.endswith(("sses", "xes", "ches", "shes")):
@@ -60,10 +65,20 @@ def noun_of(name: str) -> str:
     return " ".join([*found[:-1], singular(found[-1])]) if found else name
 
 
-def verb_and_object(tool: str) -> tuple[str, str]:
+_THINGS = frozenset({"order", "book", "post", "return", "star", "mark", "place", "check", "count", "view", "query"})
+"""Verbs that, at the end of a name, are what it is about: `ship_order`."""
+
+
+def verb_and_object(tool: str, arguments: Iterable[str] = ()) -> tuple[str, str]:
     """What a tool does and with what; the object is empty where its name does not say it, the verb where it only reads
-    or none is known. Example: `verb_and_object("cancel_order") == ("cancel", "order")`"""
+    or none is known. The names of its `arguments` may be in its own: those say which one. Example:
+    `verb_and_object("cancel_order") == ("cancel", "order")`"""
     found = words(tool)
+    for name in sorted(arguments, key=len, reverse=True):  # `get_orders_by_order_id_lines`, made of a path
+        by = ["by", *words(name)]
+        at = next((at for at in range(1, len(found)) if found[at : at + len(by)] == by), None)
+        if at is not None:
+            del found[at : at + len(by)]
     for place in ("by", "for", "with", "of"):
         if place in found[1:]:
             found = found[: found.index(place, 1)]
@@ -71,7 +86,7 @@ def verb_and_object(tool: str) -> tuple[str, str]:
         return "", " ".join(found[1:]) or ""
     if found and found[0] in _ACTING:
         return found[0], " ".join(found[1:])
-    if len(found) > 1 and found[-1] in VERBS:
+    if len(found) > 1 and found[-1] in VERBS - _THINGS:
         return ("" if found[-1] in _READING else found[-1]), " ".join(found[:-1])
     return "", " ".join(found)
 

@@ -13,7 +13,9 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import anyio
 
@@ -263,7 +265,8 @@ class Facts:
                         self._table(str(column), {key: value})
 
     def _row(self, table: str, key: str, columns: dict[str, Any]) -> None:
-        named = next((column for column, value in columns.items() if str(value) == key), None)
+        own = key.rpartition("/")[2]  # a twin's nested rows have the keys of those above before their own
+        named = next((column for name in (key, own) for column, value in columns.items() if str(value) == name), None)
         cells = {**columns} if named is not None else {"id": key, **columns}
         self.rows[table, key] = cells
         for column, value in cells.items():
@@ -355,6 +358,8 @@ class Lessons:
     """Tool and argument -> columns."""
     reads: set[str] = field(default_factory=set)
     """Tools that changed nothing, or say so."""
+    new_keys: set[tuple[str, str]] = field(default_factory=set)
+    """Tools and arguments that take a key that no row has yet."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Tools that no task uses, and why."""
 
@@ -451,7 +456,8 @@ async def learn(worlds: Worlds, seed: int) -> Lessons:
     lessons = Lessons()
     async with worlds.open(worlds.setups[0]) as world:
         facts, shown = Facts.of(await told(world)), list(world.tools)
-    for tool in shown:
+    # Those that create come last: what others take for a name tells which keys theirs are like.
+    for tool in sorted(shown, key=lambda one: verb_and_object(one.name, properties(one))[0] in _CREATING):
         chance = random.Random(derive_seed(seed, "learn", tool.name))
         reason = _unusable(tool) or await _learn_arguments(worlds, facts, tool, lessons, chance)
         if tool.name in worlds.suspects:
@@ -502,11 +508,61 @@ async def _learn_arguments(worlds: Worlds, facts: Facts, tool: Tool, lessons: Le
         if not named and name in required(tool):
             unclear.append((name, feeds[:_MOST_COLUMNS]))
     for name, feeds in unclear:
-        found = await _tried(worlds, facts, tool, name, feeds, lessons, chance)
+        found = await _keys_of_what_it_creates(worlds, facts, tool, name, lessons, chance)
+        found = found or await _tried(worlds, facts, tool, name, feeds, lessons, chance)
         lessons.feeds[tool.name, name] = found
         if not found and not is_number(properties(tool)[name]):
             return f"nothing in the state fits the argument {name!r}"
+    for name in [
+        one for one in required(tool) if one not in dict(unclear)
+    ]:  # the `sku` of an order is no new product's
+        known = [facts.columns[feed.table, feed.column][0] for feed in lessons.feeds.get((tool.name, name), ())]
+        if known and not any(_creates(tool, cell) for cell in known):
+            found = await _keys_of_what_it_creates(worlds, facts, tool, name, lessons, chance)
+            lessons.feeds[tool.name, name] = found or lessons.feeds[tool.name, name]
+    await _learn_new_keys(worlds, facts, tool, lessons, chance)
     return ""
+
+
+async def _keys_of_what_it_creates(
+    worlds: Worlds, facts: Facts, tool: Tool, name: str, lessons: Lessons, chance: random.Random
+) -> list[Feed]:
+    """Of an argument whose name tells nothing, the key column of the rows that the tool creates: where another tool
+    takes it under this name, or where a key that is there is refused, as taken, and a new one is accepted."""
+    schema = properties(tool)[name]
+    found = [
+        Feed(table, column, 1.0)
+        for (table, column), cells in facts.columns.items()
+        if cells[0].is_key and _creates(tool, cells[0]) and fitted(cells[0].value, schema) is not None
+    ]
+    taken = {
+        (one.table, one.column) for (_, argument), feeds in lessons.feeds.items() if argument == name for one in feeds
+    }
+    for feed in found:
+        if (feed.table, feed.column) in taken:
+            return [feed]
+    others = {one: _any_value(facts, tool, one, lessons, chance) for one in required(tool) if one != name}
+    for feed in found if None not in others.values() else ():
+        keys = [cell.value for cell in facts.columns[feed.table, feed.column]]
+        old, new = (fitted(one, schema) for one in (keys[0], new_key(keys, chance)))
+        is_taken = new is not None and not await _succeeds(worlds, tool, {**others, name: old})
+        if is_taken and await _succeeds(worlds, tool, {**others, name: new}):
+            return [feed]
+    return []
+
+
+async def _learn_new_keys(worlds: Worlds, facts: Facts, tool: Tool, lessons: Lessons, chance: random.Random) -> None:
+    """Whether a tool that creates rows by its name takes keys that no row has: it may also add one to something."""
+    for name in properties(tool):
+        columns = [facts.columns[one.table, one.column] for one in lessons.feeds.get((tool.name, name), ())]
+        cells = next((cells for cells in columns if _creates(tool, cells[0])), None)
+        if cells is None:
+            continue
+        value = fitted(new_key([cell.value for cell in cells], chance), properties(tool)[name])
+        others = {one: _any_value(facts, tool, one, lessons, chance) for one in required(tool) if one != name}
+        untried = value is None or None in others.values()
+        if untried or await _succeeds(worlds, tool, {**others, name: value}):
+            lessons.new_keys.add((tool.name, name))
 
 
 async def _tried(
@@ -568,10 +624,13 @@ async def _only_reads(worlds: Worlds, facts: Facts, tool: Tool, lessons: Lessons
     if tool.annotations.read_only is False:
         return False
     good = 0
-    for _ in range(_READ_TRIES):
+    for turn in range(_READ_TRIES):
         arguments = {name: _any_value(facts, tool, name, lessons, chance) for name in required(tool)}
         if None in arguments.values():
             return False
+        if turn % 2:  # `update_ticket(number)` alone changes nothing
+            more = {name: _any_value(facts, tool, name, lessons, chance) for name in properties(tool)}
+            arguments |= {name: value for name, value in more.items() if value is not None and name not in arguments}
         try:
             played = await worlds.play(worlds.setups[0], [(tool.name, given(tool, arguments))])
         except ToolFailure:
@@ -679,12 +738,31 @@ def _cleared(walked: Walk, after: Mapping[str, Any]) -> str | None:
     """A column that the last call could have set, did not, and emptied: a PUT puts a whole row in a row's place. Nobody
     asked for that, and who keeps the value is right."""
     last = walked.steps[-1]
-    settable = set(last.tool.input_schema.get("properties", {})) - set(last.sources)
+    left = {name: schema.get("default") for name, schema in properties(last.tool).items() if name not in last.sources}
     for change in walked.changes:
-        column, row = change.get("column"), after.get(str(change.get("table")), {}).get(change.get("key"))
-        if column in settable and change.get("after") is None and row is not None:
-            return str(column)
+        before, now = change.get("before"), change.get("after")
+        if before is None or after.get(str(change.get("table")), {}).get(change.get("key")) is None:
+            continue
+        # The dict of an object is one value: its entries are the columns.
+        was = leaves(before) if isinstance(before, Mapping | list) else [((), before)]
+        for path, value in was:
+            column = str([change.get("column"), *path][-1])
+            changed = at(now, path)
+            if column in left and changed != value and changed in (None, left[column]):
+                return column
     return None
+
+
+def adds(walked: Walk) -> bool:
+    """Whether there is a row, or an entry, after the walk that was not there before."""
+    for change in walked.changes:
+        before, after = change.get("before"), change.get("after")
+        if isinstance(after, Mapping | list):
+            if len(list(leaves(after))) > len(list(leaves(before))):
+                return True
+        elif before is None and (change.get("table"), change.get("key")) not in walked.facts.rows:
+            return True
+    return False
 
 
 async def minimised(worlds: Worlds, whole: Walk) -> Walk:
@@ -717,21 +795,24 @@ def _without(walked: Walk, place: int) -> Walk:
     return Walk(walked.setup, walked.facts, steps, walked.changes)
 
 
-_NEW = 0.5
-"""How often the key of what a tool creates is one that no row has: others may mean a row that is there."""
-_CREATING = frozenset({"create", "add", "post"})
+_CREATING = frozenset({"create", "add", "post", "save", "register", "insert"})
+_UNIQUE = frozenset({"email", "username", "login", "slug", "sku", "handle"})
+"""Last words of columns that no two rows may have alike, as a rule."""
 _PARTS = re.compile(r"\d+|[^\W\d_]+|[\W_]+")
 
 
 def _creates(tool: Tool, cell: Cell) -> bool:
     """Whether the column names the rows that the tool creates, by its name."""
-    verb, about = verb_and_object(tool.name)
-    return cell.is_key and verb in _CREATING and about == cell.noun
+    verb, about = verb_and_object(tool.name, properties(tool))
+    names_row = cell.is_key or not _UNIQUE.isdisjoint(words(cell.column)[-1:])
+    return names_row and verb in _CREATING and noun_of(about) == cell.noun
 
 
 def new_key(keys: Sequence[Scalar], chance: random.Random) -> Scalar:
     """A key like the others, and none of them: of parts of several, with other digits. Example: of `early-pine-7` and
     `calm-field-2`, `early-field-4`. Numbers go on after the highest."""
+    if (made := _of_form([str(key) for key in keys], chance)) is not None:
+        return made
     numbers = [key for key in keys if not isinstance(key, str)]
     if numbers:
         return int(max(numbers)) + chance.randint(1, 20)
@@ -745,6 +826,29 @@ def new_key(keys: Sequence[Scalar], chance: random.Random) -> Scalar:
             if made.casefold() not in taken:
                 return made
         keys = [f"{key}{'1' if str(key)[-1:].isdigit() else '-1'}" for key in keys]
+
+
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_MOMENT = re.compile(rf"{_DAY.pattern}T\d\d:\d\d(?::\d\d)?Z?")
+
+
+def _of_form(keys: Sequence[str], chance: random.Random) -> str | None:
+    """Of days, moments and UUIDs another one, later than all of them; None of others."""
+    try:
+        if all(map(_DAY.fullmatch, keys)):
+            return (max(map(date.fromisoformat, keys)) + timedelta(days=chance.randint(1, 60))).isoformat()
+        if all(map(_MOMENT.fullmatch, keys)):
+            latest = max(keys, key=datetime.fromisoformat)
+            later = datetime.fromisoformat(latest) + timedelta(minutes=chance.randint(1, 6000))
+            return later.isoformat().replace("+00:00", "Z" if latest.endswith("Z") else "+00:00")
+        if all(len(key) == _UUID for key in keys):
+            return str(UUID(int=chance.getrandbits(128), version=UUID(keys[0]).version or 4))
+    except (ValueError, TypeError, OverflowError):
+        pass
+    return None
+
+
+_UUID = len(str(UUID(int=0)))
 
 
 def _other_digits(part: str, chance: random.Random) -> str:
@@ -794,7 +898,9 @@ class _Walker:
             for name, schema in properties(tool).items()
             if name not in wanted and ("enum" in schema or self._lessons.feeds.get((tool.name, name)))
         ]
-        if optional and tool.name not in self._lessons.reads and self._chance.random() < _OPTIONAL:
+        if verb_and_object(tool.name, properties(tool))[0] in ("replace", "put"):
+            wanted += optional  # what it is not sent it puts back to the default
+        elif optional and tool.name not in self._lessons.reads and self._chance.random() < _OPTIONAL:
             wanted.append(self._chance.choice(optional))
         sources: dict[str, Told | Found] = {}
         for name in wanted:
@@ -829,7 +935,7 @@ class _Walker:
         best = [feed for feed in feeds if feed.likeness >= 1.0]
         feed = self._chance.choice(best or feeds)
         cells = self._walk.facts.columns.get((feed.table, feed.column), [])
-        if cells and _creates(tool, cells[0]) and self._chance.random() < _NEW:
+        if (tool.name, name) in self._lessons.new_keys and _creates(tool, cells[0]):
             value = fitted(new_key([cell.value for cell in cells], self._chance), schema)
             return None if value is None else Told(value)
         for cell in self._chance.sample(cells, min(4, len(cells))):
@@ -847,7 +953,7 @@ class _Walker:
         for place, step in enumerate(self._walk.steps):
             if step.tool.name == tool.name:
                 continue  # what a tool said of something, asked of itself again
-            about = verb_and_object(step.tool.name)[1] or step.tool.name
+            about = verb_and_object(step.tool.name, properties(step.tool))[1] or step.tool.name
             for path, value in leaves(step.content):
                 if str(value) in said or str(value) not in fits:
                     continue

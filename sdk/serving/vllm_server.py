@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -177,6 +178,8 @@ _HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH")
 
 def default_engine() -> Engine:
     """vLLM where there is a GPU and an environment with a vLLM that can use it; see `find_vllm`. Imports torch."""
+    if find_spec("torch") is None:
+        return "embedded"  # which names the extra that is missing
     import torch
 
     if not torch.cuda.is_available():

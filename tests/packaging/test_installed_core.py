@@ -88,6 +88,23 @@ except (sdk.ToolbakeError, __import__('mcp_bridge').SourceError) as error:
     assert f"pip install 'toolbake[{extra}]'" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("train", "mcp.json", "tasks.jsonl", "--verifier", "expected"), "toolbake train needs toolbake[train]"),
+        (("serve", "run"), "sdk.serve needs toolbake[serve]"),
+        (("export", "run", "--to", "vllm", "--output-dir", "out"), "toolbake export needs toolbake[serve]"),
+    ],
+)
+def test_commands_that_need_an_extra_name_it(python: Path, tmp_path: Path, words: tuple[str, ...], told: str) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"desk": {"command": "true"}}}')
+    (tmp_path / "tasks.jsonl").write_text('{"prompt": "a", "expected": {"answer": "b"}}\n')
+    done = run(python.with_name("toolbake"), *words, cwd=tmp_path)
+    assert done.returncode != 0
+    assert told in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
 def test_the_command_lists_tools_and_tells_that_tokens_are_not_counted(python: Path, tmp_path: Path) -> None:
     command = f"{python} -m sandboxes.helpdesk"
     done = run(python.with_name("toolbake"), "tools", "--command", command, cwd=tmp_path)

@@ -22,7 +22,9 @@ from sdk.policies.embedded import EmbeddedEngine
 from sdk.policies.models import load_model
 from sdk.policies.protocol import Sampling
 from sdk.progress import Silent
+from sdk.records import TokenRow
 from sdk.traces import RunFolder
+from sdk.trainer.demonstrations import above_the_limit
 from sdk.trainer.sampler import open_sampler
 
 TINY = {
@@ -342,6 +344,14 @@ def test_a_run_killed_between_its_last_checkpoint_and_its_end_makes_no_further_s
     read = RunFolder.open_to_read(result.run_dir)
     assert [m["step"] for m in read.read_metrics() if m["stage"] == "grpo"] == [0, 1, 2, 3]
     assert {r.step for r in read.read_rollouts("grpo")} == {0, 1, 2, 3}
+
+
+def test_demonstrations_with_longer_turns_than_may_be_sampled_are_named() -> None:
+    sampled = [True, True, True, False, True]
+    row = TokenRow(prompt_ids=[1], completion_ids=[2] * 5, sampled=sampled, logprobs=[0.0] * 5, versions=[0] * 5)
+    assert above_the_limit([row, row], 3) == ""
+    told = above_the_limit([row, row], 2)
+    assert told.startswith("2 of 2 demonstrations have a turn of more than 2 tokens (limits.max_turn_tokens), up to 3")
 
 
 def test_a_demonstration_that_is_no_script_is_a_plain_error(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def export(
     from ...exporting import check_export, export
 
     progress = progress_of(quiet)
-    require_extra("train", "toolbake export", ConfigError)
+    require_extra("serve", "toolbake export", ConfigError)
     progress.say(f"exporting {model_dir}")
     kind = cast(Any, to)
     folder = export(model_dir, kind, output_dir, call_parser=call_parser)

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from mcp_bridge.extras import require_extra
-
 from ..options import CallParser, ClientsKey, Host, arg, opt
 
 if TYPE_CHECKING:
@@ -155,7 +153,6 @@ def serve(
     from ...serving.vllm_server import ENGINES, default_engine, serve_with_vllm
     from ..sources import key_from
 
-    require_extra("serve", "toolbake serve", ConfigError)
     if log_format not in LOG_FORMATS:
         raise ConfigError(f"--log-format is {log_format!r}; give one of {', '.join(LOG_FORMATS)}")
     if engine is not None and engine not in ENGINES:

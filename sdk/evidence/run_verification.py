@@ -295,7 +295,7 @@ class _Check:
                 self._wrong(Finding("changed", CALLS, lines, text))
                 return
         last, _, entry = self._expected.calls[-1] if self._expected.calls else (0, START, 1)
-        if self._expected.settled and len(entries) > last:  # a run that was killed may have lines that none announced
+        if self._expected.closed and len(entries) > last:  # a run that was killed may have lines that none announced
             text = f"the run was closed when it had {last} lines, see {EVIDENCE}, line {entry}"
             self._wrong(Finding("added", CALLS, last + 1, text))
 

@@ -21,7 +21,7 @@ from ..worker_pool import work_through
 from .probes import GOLD, Probe, Scene, solution
 
 _SHOWN = 400
-_LISTS = frozenset({"every_candidate", "looks_up_and_lists", "hedges"})
+_LISTS = frozenset({"every_candidate", "looks_up_and_lists", "hedges", "lists_what_was_asked"})
 """Probes that give the right answer among others."""
 _WORLD = final_state()
 _MOST_CALLS = 10**6

@@ -247,6 +247,7 @@ class Facts:
     def _table(self, name: str, node: Mapping[Any, Any]) -> None:
         if name.startswith("@"):
             return
+        own = _own_key({str(key): row for key, row in node.items() if isinstance(row, Mapping)})
         for key, row in node.items():
             if not isinstance(row, Mapping):
                 continue
@@ -256,7 +257,7 @@ class Facts:
                 for column, value in plain.items():
                     self._row(name, column, {"value": value})
             elif plain:
-                self._row(name, str(key), {c: v for c, v in plain.items() if not c.startswith("@")})
+                self._row(name, str(key), {c: v for c, v in plain.items() if not c.startswith("@")}, own)
             if not plain:
                 self._table(inner, row)
             else:
@@ -264,9 +265,9 @@ class Facts:
                     if isinstance(value, Mapping) and not str(column).startswith("@"):
                         self._table(str(column), {key: value})
 
-    def _row(self, table: str, key: str, columns: dict[str, Any]) -> None:
-        own = key.rpartition("/")[2]  # a twin's nested rows have the keys of those above before their own
-        named = next((column for name in (key, own) for column, value in columns.items() if str(value) == name), None)
+    def _row(self, table: str, key: str, columns: dict[str, Any], own: str | None = None) -> None:
+        """`own`: the column that has the last part of a key in all rows."""
+        named = next((column for column, value in columns.items() if str(value) == key), own)
         cells = {**columns} if named is not None else {"id": key, **columns}
         self.rows[table, key] = cells
         for column, value in cells.items():
@@ -282,6 +283,19 @@ class Facts:
         """Whether no other row of its table has the same value there."""
         values = [str(other.value).casefold() for other in self.columns[cell.table, cell.column]]
         return values.count(str(cell.value).casefold()) == 1
+
+
+def _own_key(rows: Mapping[str, Mapping[Any, Any]]) -> str | None:
+    """Of a twin's nested rows, whose keys have those of the rows above before their own, the column with their own."""
+    first = next(iter(rows.values()), {})
+    return next(
+        (
+            str(column)
+            for column in first
+            if all("/" in key and str(row.get(column)) == key.rpartition("/")[2] for key, row in rows.items())
+        ),
+        None,
+    )
 
 
 def content_of(result: ToolResult) -> Any:

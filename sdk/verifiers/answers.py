@@ -127,7 +127,7 @@ def _with_signs(text: str) -> str:
 
 _POWER = re.compile(r"(?<![\w.,-])\d(?:\.\d+)?[eE][-+]\d{1,2}(?![\w-])")
 _HALVES = re.compile(r"(?<![\w.,)])\.(?=\d)")
-_HOURS = re.compile(r"(?<![\w.,:-])(\d+)\s?h\s?(\d+)\s?m(?:in)?\b")
+_HOURS = re.compile(r"(?<![\w.,:-])(\d+)\s?h\s?(\d+)(?:\s?m(?:in)?)?\b", re.IGNORECASE)
 _DEGREES = re.compile(r"(?<=\d)\s?([CF])\b(?!-)")
 
 
@@ -236,11 +236,28 @@ class answer_number(ReadyMade):
         return abs(value - target) <= allowed + _SLACK * max(abs(target), Decimal(1))
 
 
+_BESIDE = frozenset({"in", "of", "for", "from", "on", "at", "each"})
+
+
+def _counted(answer: Sequence[Token], rest: Sequence[Token]) -> list[Token]:
+    """Of the words beside the right number those that may be a second one: not "in two bays", nor "two of them"."""
+    beside = {
+        word
+        for at, word in enumerate(answer)
+        if not _BESIDE.isdisjoint(answer[max(0, at - 2) : at]) or answer[at + 1 : at + 2] == ["of"]
+    }
+    return [word for word in rest if word not in beside]
+
+
 def _unknown_unit(said: str, one: Quantity, wanted: Quantity) -> str:
     """What is said of a number without a unit that is known."""
     after = re.match(r"\s?([^\W\d_]+)", said[one.start + len(one.text) :])
-    read = f"{after[1]!r} after it is no unit that is known" if after else "it has no unit"
-    return f": its number is {one.text}, and {read}; {wanted.text!r} needs one of {wanted.dimension}"
+    if after is not None and after[1].casefold() in UNITS:
+        read = f"{after[1]!r} after it is read as no unit, because of what follows"
+    else:
+        read = f"{after[1]!r} after it is no unit that is known" if after else "no unit is read after it"
+    kind = "temperature" if wanted.dimension == "kelvin" else wanted.dimension
+    return f": its number is {one.text}, and {read}; {wanted.text!r} needs a unit of {kind}"
 
 
 def _is_another(said: str, one: Quantity, asked: Sequence[Any], has_unit: bool, *, is_exact: bool = True) -> bool:
@@ -591,7 +608,7 @@ class answer_match(ReadyMade):
         if not self.other_numbers and any(map(is_number, _forms(golds))):
             in_digits = tokenize(_MINUS.sub("-", rollout.answer))
             if not any(positions(form, in_digits) for form in _forms(golds)):
-                in_digits = rest  # "twelve, thirteen"; but "12.5 kg in two boxes" has one number
+                in_digits = _counted(answer, rest)  # "twelve, thirteen"; but "12.5 kg in two boxes" has one number
             stray = next((t for t in rest if isinstance(t, Decimal) and t not in known and t in in_digits), None)
             if stray is not None:
                 return f"the answer also says {stray:f}, a number that was not asked about"

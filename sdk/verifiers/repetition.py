@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from decimal import Decimal
 from itertools import groupby, pairwise, takewhile
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..records import Rollout
-from .text_tokens import NO_CONTENT, Token, positions, tokenize
+from .text_tokens import NO_CONTENT, Token, narrowed, positions, tokenize
 from .value_checks import plain_values
 
 _SPACES = re.compile(r"\s*")
@@ -187,10 +187,12 @@ def _framed(said: str, wanted: Sequence[Sequence[Token]], other_values: int) -> 
     """Other values that stand in the same words as a right one, where they are too many: "It is in Graz. It is in
     Linz." Prepositions and articles make no other words. What has no words beside it may be a part of the right value
     ("in Graz, in Austria"), so one more may be said."""
-    pieces = [[word for word in tokenize(one) if word not in _PLACES | _ARTICLES] for one in _SEPARATOR.split(said)]
+    whole = [tokenize(one) for one in _SEPARATOR.split(said)]
+    every = [([w for w in one if w not in _PLACES | _ARTICLES], _PLACES.isdisjoint(one)) for one in whole]
     for form in wanted:
-        for right, at in ((one, at) for one in pieces for at in positions(form, one)):
+        for right, bare, at in ((one, bare, at) for one, bare in every for at in positions(form, one)):
             before, after = right[:at], right[at + len(form) :]
+            pieces = [one for one, is_bare in every if is_bare == bare or not (before or after)]
             inner = [
                 tuple(one[at : len(one) - len(after)])
                 for one in pieces
@@ -215,16 +217,19 @@ def _is_second(other: Sequence[Token], right: Sequence[Token]) -> bool:
 
 _CUT = re.compile(
     r"\s*(?:,(?!\d)|[;/|\n\t•·&()]|\s[-–—+*]\s|[.!?](?=\s|$)"
-    r"|\b(?:and|or|nor|plus|vs\.?|versus|as well as|(?:along|together) with)\b)\s*",
+    r"|\b(?:and|or|nor|plus|vs\.?|versus|as well as|(?:along|together) with|while|whereas|so|then|now)\b)\s*",
     re.IGNORECASE,
 )
-_ENDING = re.compile(r"[.!?;\n()–—-]")
+_ENDING = re.compile(r"[.!?;\n()–—-]|\b(?:while|whereas|so|then|now)\b", re.IGNORECASE)
 """After one of these signs begins another sentence."""
 _QUESTION = frozenset({"which", "who", "whom", "whose", "what", "where", "when", "how"})
 _NUMBERING = re.compile(r"(?<!\S)(?:\d{1,2}[.)]|[A-Za-z]\))\s")
 _NEGATIONS = frozenset({"not", "no", "never", "neither", "nor", "cannot", "without", "except", "instead", "rather"})
-_LIGHT = NO_CONTENT - _NEGATIONS - {"but", "than", "only", "just", "to", "into", "as", "before"}
+_TELLING = frozenset({"but", "than", "only", "just", "to", "into", "as", "before", "after", "because", "since"})
+_LIGHT = NO_CONTENT - _NEGATIONS - _TELLING
 """Words that tell nothing of a candidate."""
+_RANKED = re.compile(r"\s>\s|,?\s(?:and\s)?then\b|\bfollowed by\b", re.IGNORECASE)
+"""What comes after it in a rank is not said to be right: "A-17 arrived first, then A-19"."""
 
 
 class _Part(NamedTuple):
@@ -247,14 +252,19 @@ def _cut(text: str) -> list[_Part]:
     return parts
 
 
-def _rivals(asked: str, form: Sequence[Token]) -> Iterator[tuple[Token, ...]]:
-    """What a message lists beside a value: for 19 in "Which of the orders 17, 19 and 23 is late?" 17 and 23.
+def _all_rivals(asked: str, forms: Iterable[tuple[Token, ...]]) -> set[tuple[Token, ...]]:
+    """What a message lists beside each of some values."""
+    lines = "\n".join(_NUMBERING.sub("", line, count=1) for line in re.sub(r":(?=\s)", ".", asked).splitlines())
+    parts, capitals = _cut(lines), {word for name in _CAPITAL.findall(asked) for word in tokenize(name)}
+    return {item for form in forms for item in _rivals(parts, capitals, form)}
+
+
+def _rivals(parts: Sequence[_Part], capitals: Set[Token], form: Sequence[Token]) -> Iterator[tuple[Token, ...]]:
+    """What the parts of a message list beside a value: 17 and 23 for 19 in "Which of the orders 17, 19 and 23 is late?"
 
     An item ends the first part of a list, is each of those between, and begins the last one. Words that both have
     ("order 17 or order 19") and units do not count. An item has the shape of the value: its digits, or its capital.
     """
-    lines = "\n".join(_NUMBERING.sub("", line, count=1) for line in re.sub(r":(?=\s)", ".", asked).splitlines())
-    parts, capitals = _cut(lines), {word for name in _CAPITAL.findall(asked) for word in tokenize(name)}
     units = {word for word in form if isinstance(word, str)} if isinstance(form[0], Decimal) else set[Token]()
 
     def shape(word: Token) -> object:
@@ -264,7 +274,10 @@ def _rivals(asked: str, form: Sequence[Token]) -> Iterator[tuple[Token, ...]]:
 
     def is_apart(words: Sequence[Token], item: Token, own: Sequence[Token], value: Token) -> bool:
         """Whether what stands before a comma is no item: "In 2024, 17 or 19?", "Which is larger, red or blue?" """
-        is_placed = [some[max(0, some.index(one) - 1)] in _PLACES for some, one in ((words, item), (own, value))]
+        theirs, mine = (some.index(one) for some, one in ((words, item), (own, value)))
+        is_placed = [some[max(0, at - 1)] in _PLACES for some, at in ((words, theirs), (own, mine))]
+        if is_placed[0] and theirs > 1:  # "Is it in Graz, Linz or Wels?": the preposition is that of all
+            is_placed[1] = True
         return is_placed[0] != is_placed[1] or ("of" not in words and not _QUESTION.isdisjoint(words))
 
     for at, step in ((at, step) for at in range(len(parts)) for step in (-1, 1)):
@@ -311,10 +324,13 @@ def several_asked(said: str, right: Sequence[Sequence[Token]], asked: Sequence[s
     where one is denied or other words follow it ("17 is on time, 19 is late", "19 is later than 17").
     """
     forms = {tuple(word for word in form if word not in NO_CONTENT) for form in right} - {()}
-    rivals = {item for text in asked for form in right for item in _rivals(text, form)} - forms
+    rivals = {item for text in asked for item in _all_rivals(narrowed(text), {*map(tuple, right)})} - forms
     if not rivals:
         return None
     denials = _NEGATIONS - {word for text in asked for word in tokenize(text)}
+    first = _RANKED.split(said, maxsplit=1)[0]
+    if any(positions(form, [word for word in tokenize(first) if word not in NO_CONTENT]) for form in forms):
+        said = first
     named = [
         one
         for one in _candidates(said, forms | rivals)
@@ -338,7 +354,7 @@ def several_asked(said: str, right: Sequence[Sequence[Token]], asked: Sequence[s
 
 def _are_joined(one: _Named, other: _Named) -> bool:
     if one.place == other.place:
-        return not other.before
+        return other.before in ([], one.before, other.after)
     if other.begins:
         return (one.before, one.after) == (other.before, other.after)
     if one.has_verb and other.has_verb and not one.after and other.after:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evidence_runs import CONFIG, named, play, says_shipped, verified
+from evidence_runs import CONFIG, make_run, named, play, says_shipped, verified
 
 from sdk.errors import RunFolderError
 from sdk.records import Rollout, Task
@@ -96,6 +96,24 @@ def test_a_killed_run_says_what_is_open_and_holds_again_once_it_went_on(killed_r
     assert found.rollouts == {"grpo": 3}
     assert sum("announced and never stored" in note for note in found.notes) == lost
     assert not any("not closed" in note for note in found.notes)
+
+
+def test_calls_of_a_run_that_was_killed_after_its_root_was_noted_are_no_finding(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    root = verified(run).root
+    killed = f"""
+import os, sys
+sys.path[:0] = {sys.path!r}
+from pathlib import Path
+from evidence_runs import CONFIG, RunFolder, play
+with RunFolder.create_or_resume(Path({str(run)!r}), CONFIG) as folder:
+    folder.append_rollout = lambda *_: os._exit(9)
+    play(folder, "after", ["h"])
+"""
+    assert subprocess.run([sys.executable, "-c", killed], timeout=60).returncode == 9
+    found = verified(run, root=root)
+    assert found.calls > 18
+    assert found.findings == []
 
 
 def test_a_rollout_removed_before_a_resume_is_not_taken_for_one_that_a_kill_lost(tmp_path: Path) -> None:

@@ -197,9 +197,12 @@ async def test_a_minus_in_words_and_a_power_of_ten_are_read_where_one_is_expecte
 
 
 async def test_a_unit_that_is_not_known_is_named_with_the_one_that_is_expected():
-    for answer, read in (("It is 12 stone.", "'stone' after it is no unit that is known"), ("12", "it has no unit")):
+    for answer, read in (
+        ("It is 12 stone.", "'stone' after it is no unit that is known"),
+        ("12", "no unit is read after it"),
+    ):
         verdict = await run_verifier(answer_number(), rollout(answer, expected={"answer": "12 kg"}))
-        assert f"its number is 12, and {read}; '12 kg' needs one of mass" in verdict.explanation
+        assert f"its number is 12, and {read}; '12 kg' needs a unit of mass" in verdict.explanation
 
 
 BLANK = {"blanks": " " * 90_000, "lines": "\n" * 90_000, "blank lines": " \n\t" * 30_000, "unseen": " \u200b" * 40_000}

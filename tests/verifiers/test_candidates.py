@@ -164,3 +164,49 @@ async def test_several_numbers_in_words_are_no_answer(verifier):
     ):
         scores = {one: await score(verifier, one, gold, "How many parcels are there?") for one in (*right, *wrong)}
         assert scores == dict.fromkeys(right, 1) | dict.fromkeys(wrong, 0)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "gold", "answers"),
+    [
+        ("Is parcel 17 in Graz, Linz or Wels?", "Linz", ["Graz and Linz", "In Graz and in Linz."]),
+        ("Do you ship with DHL, UPS or FedEx?", "UPS", ["DHL and UPS"]),
+        (NUMBERS, "19", ["17 is late 19 is late 23 is late"]),
+        (LATE, "A-19", ["try A-17 try A-19 try A-23"]),
+    ],
+)
+async def test_a_list_with_one_preposition_or_without_commas_is_a_list(prompt, gold, answers):
+    for answer in answers:
+        assert await score(answer_match(), answer, gold, prompt) == 0, answer
+
+
+@pytest.mark.parametrize(
+    ("prompt", "gold", "answers"),
+    [
+        (
+            "Is it cheaper to ship with DHL, UPS or FedEx?",
+            "UPS",
+            [
+                "UPS is cheaper than DHL and FedEx.",
+                "UPS. DHL and FedEx are more expensive.",
+                "UPS, because DHL and FedEx charge more.",
+            ],
+        ),
+        ("Did A-17 or A-19 arrive first?", "A-17", ["A-17 arrived first, then A-19.", "A-17, because A-19 was late."]),
+        ("Which is larger, 12 or 15?", "15", ["15 > 12", "15 is larger than 12."]),
+        (NUMBERS, "19", ["The late order is 19, while 17 and 23 were delivered."]),
+        ("Where is parcel 17?", "Graz", ["It is in Graz. It is delayed. It is heavy."]),
+        ("How many are there?", 3, ["There are three, in two bays.", "There are 3, in two bays."]),
+        ("How many orders came?", 12, ["There are twelve, two of them open."]),
+    ],
+)
+async def test_an_answer_that_says_more_of_its_choice_is_right(prompt, gold, answers):
+    for answer in answers:
+        assert await score(answer_match(), answer, gold, prompt) == 1, answer
+
+
+async def test_long_prompts_with_many_amounts_are_judged_as_others():
+    prompt = "How heavy is A-7? " + "".join(f"A-{n}, {12 if n % 2 else 7 + n} kg, 3 boxes\n" for n in range(300))
+    assert await score(answer_number(), "12 kg", "12 kg", prompt) == 1
+    spaces = " " * 10_000
+    assert await score(answer_number(), "16", 16, f"Which{spaces}15 or 16?") == 1

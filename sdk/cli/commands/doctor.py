@@ -370,6 +370,8 @@ _LARGE_SHARE = 0.4
 """Of the families, to hold out where the usual share is too few."""
 _FEW_TASKS = 40
 _SHOWN = 4
+_MOST_PROBED = 8
+"""Tasks that the verifier is probed on; `certify` takes more time and more tasks."""
 _listed = partial(and_more, most=_SHOWN)
 _SANDBOX = "docs/servers.md#worlds-in-your-own-server, or docs/sandboxes.md"
 
@@ -662,7 +664,7 @@ async def check_reward(
             source,
             tasks,
             verifier,
-            most_tasks=8,
+            most_tasks=_MOST_PROBED,
             handlers=handlers,
             connect_timeout_s=connect_timeout_s,
             progress=progress,
@@ -675,7 +677,9 @@ async def check_reward(
     refused = [finding for finding in report.findings if finding.probe.name in ours]
     further = [finding for finding in report.findings if finding.probe.name not in {*ours, GOLD.name}]
     played = len(report.rollouts)
-    shown = f"{played} {plural(played, 'rollout')} of probes on {report.tasks} of {len(tasks)} tasks"
+    shown = f"{played} {plural(played, 'rollout')} of probes on {report.tasks} {plural(report.tasks, 'task')}"
+    if report.tasks == _MOST_PROBED:
+        shown += " (toolbake certify tries more)"
     found = [Advice("verifier", "good", f"{shown}: none was rewarded")]
     if refused or further or report.unscored:
         found = []

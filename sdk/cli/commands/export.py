@@ -45,10 +45,11 @@ def export(
       toolbake export runs/desk --to gguf --output-dir desk-gguf
     """
     from ...errors import ConfigError
+
+    require_extra("serve", "toolbake export", ConfigError)
     from ...exporting import check_export, export
 
     progress = progress_of(quiet)
-    require_extra("serve", "toolbake export", ConfigError)
     progress.say(f"exporting {model_dir}")
     kind = cast(Any, to)
     folder = export(model_dir, kind, output_dir, call_parser=call_parser)

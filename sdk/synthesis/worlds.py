@@ -527,9 +527,8 @@ async def _learn_arguments(worlds: Worlds, facts: Facts, tool: Tool, lessons: Le
         lessons.feeds[tool.name, name] = found
         if not found and not is_number(properties(tool)[name]):
             return f"nothing in the state fits the argument {name!r}"
-    for name in [
-        one for one in required(tool) if one not in dict(unclear)
-    ]:  # the `sku` of an order is no new product's
+    # The `sku` of an order, by its name, is none that a new product may have.
+    for name in [one for one in required(tool) if one not in dict(unclear)]:
         known = [facts.columns[feed.table, feed.column][0] for feed in lessons.feeds.get((tool.name, name), ())]
         if known and not any(_creates(tool, cell) for cell in known):
             found = await _keys_of_what_it_creates(worlds, facts, tool, name, lessons, chance)
@@ -549,6 +548,8 @@ async def _keys_of_what_it_creates(
         for (table, column), cells in facts.columns.items()
         if cells[0].is_key and _creates(tool, cells[0]) and fitted(cells[0].value, schema) is not None
     ]
+    if not found:
+        return []
     taken = {
         (one.table, one.column) for (_, argument), feeds in lessons.feeds.items() if argument == name for one in feeds
     }
@@ -949,7 +950,7 @@ class _Walker:
         best = [feed for feed in feeds if feed.likeness >= 1.0]
         feed = self._chance.choice(best or feeds)
         cells = self._walk.facts.columns.get((feed.table, feed.column), [])
-        if (tool.name, name) in self._lessons.new_keys and _creates(tool, cells[0]):
+        if cells and (tool.name, name) in self._lessons.new_keys and _creates(tool, cells[0]):
             value = fitted(new_key([cell.value for cell in cells], self._chance), schema)
             return None if value is None else Told(value)
         for cell in self._chance.sample(cells, min(4, len(cells))):

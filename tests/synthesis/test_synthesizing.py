@@ -272,6 +272,19 @@ def test_what_an_object_creates_has_a_new_key_of_the_kind_that_other_tools_take(
     assert all(re.fullmatch(r"P-\d+", key) for key in made)
 
 
+def test_a_world_without_rows_gives_a_creating_tool_no_key_to_go_by() -> None:
+    class Empty(Shop):
+        pass
+
+    def load(shop: Empty, seed: int, scenario: str) -> None:
+        if seed > 1:
+            shop.products.clear()
+            shop.orders.clear()
+
+    made = sdk.synthesize(ObjectTwin(Empty, load=load), 12, max_calls=1)
+    assert made.tasks, str(made)
+
+
 def test_the_last_word_of_a_tool_is_what_it_acts_on(shop_tasks: dict[str, list[sdk.Task]]) -> None:
     assert all("order the ship" not in task.prompt for task in shop_tasks["ship_order"])
 

@@ -526,9 +526,11 @@ def _lists_what_was_asked(scene: Scene) -> Play | None:
     gold, own = scene.task.expected.get("answer"), _own(scene)
     if isinstance(gold, bool) or not isinstance(gold, str | int | float):
         return None
-    alike = [value for value in values_in(scene.asked) if _DIGITS.sub("0", value) == _DIGITS.sub("0", str(gold))]
-    if not _DIGITS.search(str(gold)):
-        alike = [value for value in values_in(scene.asked) if not _DIGITS.search(value)]
+    values, shape = values_in(scene.asked), _DIGITS.sub("0", str(gold))
+    if "0" in shape:
+        alike = [value for value in values if _DIGITS.sub("0", value) == shape]
+    else:
+        alike = [value for value in values if not _DIGITS.search(value)]
     is_there = any(tokenize(value) == tokenize(str(gold)) for value in alike)
     return [*(own[0] if own else ()), says(", ".join(alike))] if is_there and len(alike) > 1 else None
 

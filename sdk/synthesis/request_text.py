@@ -20,8 +20,8 @@ from ..policies.protocol import Agent, Sampling
 from ..records import Message
 from ..rollouts import derive_seed
 from ..verifiers.text_tokens import numbers_and_names, positions, tokenize
-from .words import IDENTIFYING, MAKING, SETTING, VERBS, listed, noun_of, singular, verb_and_object, without_id, words
-from .worlds import Cell, Facts, Found, NoWalk, Path, Scalar, Step, Told, Walk, adds, at, leaves, properties
+from .words import IDENTIFYING, MAKING, SETTING, VERBS, listed, noun_of, singular, without_id, words
+from .worlds import Cell, Facts, Found, NoWalk, Path, Scalar, Step, Told, Walk, adds, at, deed_of, leaves, properties
 
 _WRAPPERS = frozenset({"data", "items", "results", "result", "list", "records", "entries", "values", "content"})
 """Keys that say nothing of what is in them."""
@@ -87,7 +87,7 @@ class Describer:
         is_described = len(step.sources) == 1 and any(isinstance(source, Found) for source in step.sources.values())
         if not is_described and (phrase := self.phrases.words(step, self)) is not None:
             return phrase
-        about = verb_and_object(step.tool.name, properties(step.tool))[1] or " ".join(words(step.tool.name))
+        about = _about(step)
         if not step.sources:
             return f"the {about}"
         if len(step.sources) > 1:
@@ -179,7 +179,7 @@ class Describer:
         names = [part for part in element if isinstance(part, str) and part not in _WRAPPERS]
         if names:
             return noun_of(names[-1])
-        about = verb_and_object(step.tool.name, properties(step.tool))[1] or " ".join(words(step.tool.name))
+        about = _about(step)
         found = about.split()
         return " ".join([*found[:-1], singular(found[-1])]) if element and found else about
 
@@ -417,7 +417,7 @@ def _question(walked: Walk, phrases: Phrases, chance: random.Random) -> Request:
     reason = "its result has nothing that was not known before"
     for path, value in choices[:8]:
         describer = Describer(walked, phrases)
-        about = verb_and_object(step.tool.name, properties(step.tool))[1] or " ".join(words(step.tool.name))
+        about = _about(step)
         field = asked_for(path) if last_name(path) not in ("", "result", "value") else about
         try:
             described = describer.thing(step, path, field)
@@ -505,8 +505,13 @@ def _outcome(walked: Walk, describer: Describer) -> tuple[str, Scalar | None, st
     return spoken(name), value, f"Done. The {spoken(name)} {'are' if _is_plural(spoken(name)) else 'is'} {value}."
 
 
+def _about(step: Step) -> str:
+    """What a step's tool acts on; all words of its name where that does not tell."""
+    return deed_of(step.tool)[1] or " ".join(words(step.tool.name))
+
+
 def _outcome_name(step: Step, field: str, describer: Describer) -> str:
-    verb, about = verb_and_object(step.tool.name, properties(step.tool))
+    verb, about = deed_of(step.tool)
     makes = verb in MAKING and adds(describer.walked)
     if makes and about and about not in {spoken(name) for name in step.sources}:  # a room is booked, not new
         return f"the {_quoted(field)} of the new {noun_of(about)}"
@@ -515,7 +520,7 @@ def _outcome_name(step: Step, field: str, describer: Describer) -> str:
 
 def _imperative(step: Step, describer: Describer) -> str:
     """What is to be done, beginning with a verb in lower case."""
-    verb, about = verb_and_object(step.tool.name, properties(step.tool))
+    verb, about = deed_of(step.tool)
     if not verb or not about or (verb in MAKING and not adds(describer.walked)):
         return _as_described(step, describer)  # "post a new customer" for what changes one
     rest = dict(step.sources)

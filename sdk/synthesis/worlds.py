@@ -414,6 +414,11 @@ def properties(tool: Tool) -> dict[str, Mapping[str, Any]]:
     return known
 
 
+def deed_of(tool: Tool) -> tuple[str, str]:
+    """What a tool does and with what, by its name; see `verb_and_object`."""
+    return verb_and_object(tool.name, properties(tool))
+
+
 def given(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments by the names of `properties`, as the tool takes them."""
     twice = _keys_given_twice(tool)
@@ -471,7 +476,7 @@ async def learn(worlds: Worlds, seed: int) -> Lessons:
     async with worlds.open(worlds.setups[0]) as world:
         facts, shown = Facts.of(await told(world)), list(world.tools)
     # Those that create come last: what others take for a name tells which keys theirs are like.
-    for tool in sorted(shown, key=lambda one: verb_and_object(one.name, properties(one))[0] in _CREATING):
+    for tool in sorted(shown, key=lambda one: deed_of(one)[0] in _CREATING):
         chance = random.Random(derive_seed(seed, "learn", tool.name))
         reason = _unusable(tool) or await _learn_arguments(worlds, facts, tool, lessons, chance)
         if tool.name in worlds.suspects:
@@ -818,7 +823,7 @@ _PARTS = re.compile(r"\d+|[^\W\d_]+|[\W_]+")
 
 def _creates(tool: Tool, cell: Cell) -> bool:
     """Whether the column names the rows that the tool creates, by its name."""
-    verb, about = verb_and_object(tool.name, properties(tool))
+    verb, about = deed_of(tool)
     names_row = cell.is_key or not _UNIQUE.isdisjoint(words(cell.column)[-1:])
     return names_row and verb in _CREATING and noun_of(about) == cell.noun
 
@@ -855,7 +860,7 @@ def _of_form(keys: Sequence[str], chance: random.Random) -> str | None:
         if all(map(_MOMENT.fullmatch, keys)):
             latest = max(keys, key=datetime.fromisoformat)
             later = datetime.fromisoformat(latest) + timedelta(minutes=chance.randint(1, 6000))
-            return later.isoformat().replace("+00:00", "Z" if latest.endswith("Z") else "+00:00")
+            return later.isoformat().replace("+00:00", "Z")
         if all(len(key) == _UUID for key in keys):
             return str(UUID(int=chance.getrandbits(128), version=UUID(keys[0]).version or 4))
     except (ValueError, TypeError, OverflowError):
@@ -913,7 +918,7 @@ class _Walker:
             for name, schema in properties(tool).items()
             if name not in wanted and ("enum" in schema or self._lessons.feeds.get((tool.name, name)))
         ]
-        if verb_and_object(tool.name, properties(tool))[0] in ("replace", "put"):
+        if deed_of(tool)[0] in ("replace", "put"):
             wanted += optional  # what it is not sent it puts back to the default
         elif optional and tool.name not in self._lessons.reads and self._chance.random() < _OPTIONAL:
             wanted.append(self._chance.choice(optional))
@@ -968,7 +973,7 @@ class _Walker:
         for place, step in enumerate(self._walk.steps):
             if step.tool.name == tool.name:
                 continue  # what a tool said of something, asked of itself again
-            about = verb_and_object(step.tool.name, properties(step.tool))[1] or step.tool.name
+            about = deed_of(step.tool)[1] or step.tool.name
             for path, value in leaves(step.content):
                 if str(value) in said or str(value) not in fits:
                     continue

@@ -411,9 +411,10 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         """For a padded forward: each row's first token is at position 0, as the sampler had it. Otherwise it would be
         at the width of its padding, which a model with learned positions takes for another text. The shared-prefix
         forward places tokens itself."""
+        if self._options.batching.shared_prefix:
+            return {}
         own = plain_model(self.accelerator.unwrap_model(model))
-        takes_them = "position_ids" in inspect.signature(type(own).forward).parameters
-        if self._options.batching.shared_prefix or not takes_them:
+        if "position_ids" not in inspect.signature(type(own).forward).parameters:
             return {}
         return {"position_ids": (mask_BT.long().cumsum(-1) - 1).clamp(min=0)}
 

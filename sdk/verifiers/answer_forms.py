@@ -12,7 +12,7 @@ from mcp_bridge.safe_text import strict_json
 
 from ..errors import ConfigError
 from ..records import Rollout, Verdict
-from .text_tokens import as_typed, content_words, narrowed, other_currency, sentences, tokenize, too_long
+from .text_tokens import as_typed, content_words, narrowed, other_currency, sentences, tokenize
 from .value_checks import (
     first_schema_problem,
     holds_json,
@@ -20,6 +20,7 @@ from .value_checks import (
     missing_expected,
     same_json,
     shortened,
+    too_long,
     wrong_expected,
 )
 from .verifier import ReadyMade

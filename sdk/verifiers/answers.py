@@ -27,9 +27,8 @@ from .text_tokens import (
     quantities,
     sentences,
     tokenize,
-    too_long,
 )
-from .value_checks import missing_expected, shortened, wrong_expected
+from .value_checks import missing_expected, shortened, too_long, wrong_expected
 from .verifier import ReadyMade
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -200,7 +199,8 @@ class answer_number(ReadyMade):
             said = _with_digits(said)  # "12.5 kg in two boxes" has one number
             found = quantities(said)
         right = [one for one in found if self._same(one, wanted)]
-        asked = {(one.amount, one.dimension) for text in texts for one in quantities(text)}
+        told = [one for text in texts for one in quantities(text)]
+        asked = {(one.amount, one.dimension) for one in told}
         others = [one for one in found if one not in right and (one.amount, one.dimension) not in asked]
         if not right:
             unitless = next((one for one in others if not one.dimension), None) if wanted.dimension else None
@@ -222,7 +222,7 @@ class answer_number(ReadyMade):
         if others:
             return f"the answer also says {others[0].text!r}"
         forms = [tokenize(one.text) for one in right]
-        asked_forms = [tokenize(one.text) for text in texts for one in quantities(text) if self._same(one, wanted)]
+        asked_forms = [tokenize(one.text) for one in told if self._same(one, wanted)]
         return several_asked(said, forms + asked_forms, texts) or listed(said, forms, other_values=1)
 
     def _same(self, one: Quantity, wanted: Quantity) -> bool:

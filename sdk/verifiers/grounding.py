@@ -32,9 +32,8 @@ from .text_tokens import (
     quantities,
     sentences,
     tokenize,
-    too_long,
 )
-from .value_checks import shortened
+from .value_checks import shortened, too_long
 from .verifier import ReadyMade, VerifierLike, call_in_thread, run_verifier, verifier_name
 
 _LEARN = "know|say|tell|answer|find|determine|identify|locate|establish|confirm|verify|retrieve|help"

@@ -194,12 +194,12 @@ def _framed(said: str, wanted: Sequence[Sequence[Token]], other_values: int) -> 
             before, after = right[:at], right[at + len(form) :]
             pieces = [one for one, is_bare in every if is_bare == bare or not (before or after)]
             inner = [
-                tuple(one[at : len(one) - len(after)])
+                one[at : len(one) - len(after)]
                 for one in pieces
                 if one[:at] == before and one[max(at, len(one) - len(after)) :] == after
             ]
-            is_value = [0 < len(one) <= _ITEM and NO_CONTENT.isdisjoint(one) for one in inner]
-            others = {one for one, is_one in zip(inner, is_value, strict=True) if is_one and [*one] not in wanted}
+            values = (one for one in inner if 0 < len(one) <= _ITEM and NO_CONTENT.isdisjoint(one))
+            others = {tuple(one) for one in values if one not in wanted}
             if len(others) > other_values + (0 if before or after else _MORE_ITEMS):
                 return [" ".join(map(str, one)) for one in others]
     return []

@@ -260,14 +260,7 @@ _PIECE = re.compile(
 )
 
 
-_MOST_CHARS = 100_000
-"""A longer answer is read by no verifier: it would take long, and nobody asked for it."""
 _SPACES = re.compile(r"\s{2,}")
-
-
-def too_long(said: str) -> str | None:
-    """The reason why an answer is not read, where it is too long for that."""
-    return f"the answer has {len(said)} characters, more than {_MOST_CHARS}" if len(said) > _MOST_CHARS else None
 
 
 def narrowed(text: str) -> str:

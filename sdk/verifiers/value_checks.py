@@ -59,10 +59,17 @@ def shortened(value: Any, limit: int = 160) -> str:
     return safe_text.shortened(repr(value), limit)
 
 
+_MOST_CHARS = 100_000
+"""A longer answer is read by no verifier: it would take long, and nobody asked for it."""
+
+
+def too_long(said: str) -> str | None:
+    """The reason why an answer is not read, where it is too long for that."""
+    return f"the answer has {len(said)} characters, more than {_MOST_CHARS}" if len(said) > _MOST_CHARS else None
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Regular expressions over what the policy wrote, with a time limit.
-
-_MOST_CHARS = 100_000
 
 
 def matches(pattern: str, text: str, *, where: str, whole: bool = True, ignore_case: bool = False) -> bool:

@@ -111,6 +111,14 @@ def give_freed_memory_back() -> bool:
     return trim is not None and bool(trim(0))
 
 
+def give_gpu_memory_back() -> None:
+    """Give back what PyTorch keeps of a GPU's memory for what comes next: no other process could have it otherwise."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ import transformers
 from accelerate.utils import save_fsdp_optimizer
 from huggingface_hub import constants
 from torch.distributed.tensor import DTensor
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -32,8 +32,8 @@ from .config import TrainConfig
 from .curriculum import Curriculum
 from .groups import STAGE
 from .lora import load_kept
-from .processes import by_deepspeed, sharded
-from .rollout_worker import Collector
+from .processes import by_deepspeed, sharded, world_size
+from .rollout_worker import Collector, TrainingStopped
 from .run_identity import LATEST_KEPT, candidate_steps
 
 _ONE_AT_A_TIME = threading.RLock()
@@ -170,6 +170,13 @@ def _not_finite(norm: float, step: int) -> str:
     )
 
 
+NOT_BY_TRANSFORMERS: dict[str, bool] = dict.fromkeys(
+    {"activation_checkpointing", "gradient_checkpointing"} & set(TrainingArguments.__dataclass_fields__), False
+)
+"""Arguments that leave the checkpointing of layers to `checkpoint_layers`, which does it for attention by tree, too.
+transformers 5.24 has both names, and warns of the older one alone."""
+
+
 def check_seams() -> None:
     """Raises `ConfigError` where transformers has not the methods that are overridden for shards."""
     missing = [
@@ -190,12 +197,18 @@ PUBLISHING = "seconds/publish"
 
 
 class StopOnRequest(TrainerCallback):  # type: ignore[misc]
-    """Ends training after the current micro-batch once `stop` is set: how cancellation reaches the thread."""
+    """Ends training after the current micro-batch once `stop` is set: how cancellation reaches the thread.
+
+    Among several processes it raises `TrainingStopped`: transformers ends a training together with the others, which do
+    not know of it.
+    """
 
     def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        if self._stop.is_set() and world_size() > 1:
+            raise TrainingStopped("stopped")
         control.should_training_stop = control.should_training_stop or self._stop.is_set()
 
     on_step_end = on_substep_end

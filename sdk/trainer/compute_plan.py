@@ -35,7 +35,7 @@ from ..policies.vllm.vllm_options import Dtype
 from ..records import Task
 from ..rollouts.limits import Limits
 from .config import TrainConfig
-from .processes import sharded, world_size
+from .processes import by_deepspeed, mixed_precision, sharded, world_size, zero_stage
 from .run_identity import weight_bytes
 
 _PROCESS_BYTES = 800_000_000
@@ -82,13 +82,18 @@ def needed_memory(model: str | Path | None, config: TrainConfig) -> NeededMemory
 
 
 def memory_on_gpus(model: str | Path | None, config: TrainConfig, *, processes: int) -> TrainingMemory:
-    """Of a training whose processes have a GPU each, beside vLLM. Activations are as on a CPU."""
+    """Of a training whose processes have a GPU each, beside vLLM. Activations are as on a CPU. What is sharded and what
+    each process holds whole is in `docs/distributed.md`."""
     weights = weight_bytes(model)
     trained = 0 if config.lora.r else weights
-    own = weights + 2 * trained + (weights if config.grpo.beta and not config.lora.r else 0)
+    reference = weights if config.grpo.beta and (sharded() or not config.lora.r) else 0
+    own, whole = weights + 2 * trained + reference, 0
+    if by_deepspeed():
+        own += trained  # its second copy
+        whole = reference + (weights if zero_stage() == 2 else 0)
     times = _CHECKPOINTED if config.batching.gradient_checkpointing else _ACTIVATIONS
     shards = processes if sharded() else 1
-    rest = own // shards
+    rest = whole + (own - whole) // shards
     return TrainingMemory(
         processes=processes,
         at_rest=rest,
@@ -232,7 +237,7 @@ def settle_sampler(model: str | Path | None, options: TrainConfig) -> tuple[Trai
     """With the correction of the sampler's gap, and lines about which servers compute where. Raises `ConfigError` where
     that cannot work."""
     plan = plan_compute(model, options)
-    mode = options.correction(on_cpu=plan.on_cpu)
+    mode = _correction(options, plan.on_cpu)
     options = options.changed({"off_policy.importance_sampling_mode": mode})
     warnings = [f"warning: {one}" for one in plan.warnings]
     if options.engine != "vllm":
@@ -240,6 +245,11 @@ def settle_sampler(model: str | Path | None, options: TrainConfig) -> tuple[Trai
     if plan.problems:
         raise ConfigError(plan.problems[0])
     return options, [*plan.lines, *warnings]
+
+
+def _correction(config: TrainConfig, on_cpu: bool) -> str:
+    """`TrainConfig.correction`, where the launcher may have asked for passes in bfloat16, too."""
+    return config.changed({"batching.bf16": mixed_precision(config) == "bf16"}).correction(on_cpu=on_cpu)
 
 
 _OF_CUDA = 1_000_000_000
@@ -277,7 +287,7 @@ def _training(model: str | Path | None, config: TrainConfig, gpus: Sequence[int]
 def _sampling(
     config: TrainConfig, placement: Placement, build: VllmBuild | None, on_cpu: bool, dtype: Dtype
 ) -> list[str]:
-    mode = config.correction(on_cpu=on_cpu)
+    mode = _correction(config, on_cpu)
     settled = "" if config.off_policy.importance_sampling_mode is None else ", as asked for"
     correction = f"sampler's gap: off_policy.importance_sampling_mode {mode}{settled}"
     if config.engine == "embedded":

@@ -31,7 +31,7 @@ from trl.trainer.utils import add_fused_lm_head
 from ..evidence.saved_weights import REFERENCE_FILE
 from ..policies.protocol import WeightPublisher
 from ..process import give_freed_memory_back
-from .base_trainer import PUBLISHING, BaseTrainer, OneGpu
+from .base_trainer import NOT_BY_TRANSFORMERS, PUBLISHING, BaseTrainer, OneGpu
 from .batch import Batch
 from .config import OffPolicyOptions, TrainConfig, rate_factor
 from .lora import plain_model
@@ -389,11 +389,17 @@ class RolloutTrainer(BaseTrainer, GRPOTrainer):  # type: ignore[misc]
         finally:
             self.entropy_coef, self.router_aux_loss_coef = coefficients
         mask_BT = part["completion_mask"].bool() & part["tool_mask"].bool()
-        if bool(mask_BT.any()) and part.get("first_per_token_logps", logps_BT) is logps_BT:
-            gap = (logps_BT - part["old_per_token_logps"])[mask_BT].abs()
-            self._note("sampler_gap/mean", gap.mean().item(), of=len(gap))
-            self._note("sampler_gap/max", gap.max().item())
+        if part.get("first_per_token_logps", logps_BT) is logps_BT:
+            self._note_gap((logps_BT - part["old_per_token_logps"])[mask_BT].abs())
         return loss
+
+    def _note_gap(self, gap: torch.Tensor) -> None:
+        """`gap`: of this process's sampled tokens. The figures are of those of all processes, which all call this."""
+        here = torch.stack([gap.sum(), gap.new_tensor(len(gap)), gap.max() if len(gap) else gap.new_zeros(())])
+        sums, counts, highest = self.accelerator.gather(here[None].double()).unbind(1)
+        if tokens := int(counts.sum()):
+            self._note("sampler_gap/mean", float(sums.sum()) / tokens, of=tokens)
+            self._note("sampler_gap/max", float(highest.max()))
 
     def _log_probs(self, model: Any, part: dict[str, torch.Tensor]) -> torch.Tensor:
         """[B, T] of the completion."""
@@ -504,7 +510,7 @@ def _grpo_config(config: TrainConfig, output_dir: str) -> GRPOConfig:
         "beta": 0.0,
         "max_completion_length": config.limits.max_tokens,
         "disable_dropout": True,  # the sampler has none: a ratio would be noise
-        "gradient_checkpointing": False,  # `checkpoint_layers` does it, for attention by tree, too
+        **NOT_BY_TRANSFORMERS,
         "bf16": config.batching.bf16,
         "use_cpu": not torch.cuda.is_available(),
         "logging_steps": 1,

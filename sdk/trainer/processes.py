@@ -59,6 +59,11 @@ def check_processes(config: TrainConfig) -> None:
         if _asked(name):
             _check_sharding(config, name)
             check(config)
+    if (precision := _launched_precision()) not in ("no", "bf16"):
+        raise ConfigError(
+            f"mixed_precision in the launcher's configuration (ACCELERATE_MIXED_PRECISION) is {precision!r}; set it to "
+            '"no", which is float32, or to "bf16"'
+        )
     if world_size() > 1 and config.warm_start.max_steps != 0 and config.warm_start.batch_size % world_size():
         raise ConfigError(
             f"warm_start.batch_size is {config.warm_start.batch_size}, which {world_size()} processes cannot share "

@@ -27,6 +27,7 @@ from ..policies.protocol import Policy, WeightPublisher
 from ..policies.vllm import VllmOptions, VllmPolicy, open_vllm
 from ..policies.vllm.published_weights import untied
 from ..policies.vllm.server_command import find_vllm
+from ..process import give_gpu_memory_back
 from ..progress import Progress
 from .compute_plan import START, plan_compute, starts_from_a_copy
 from .config import TrainConfig
@@ -122,6 +123,8 @@ def publish(publisher: WeightPublisher, model: Any, *, version: int, note: NoteW
     if not isinstance(publisher, VllmPolicy):
         publisher.publish(merged_state(model), version=version)
         return
+    if publisher.sleeps:  # and is about to wake, beside what the update needed
+        give_gpu_memory_back()
     if digest is not None and digest == publisher.held:
         publisher.renumber(version)
         return

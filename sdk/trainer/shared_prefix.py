@@ -274,7 +274,9 @@ def checkpoint_layers(model: Any) -> None:
         # The backward pass runs after `attending_by_tree` has ended; each layer is computed again as it was.
         return nullcontext(), attending_as(model, attention_of(model))
 
-    model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": contexts})
+    # transformers 5.24 calls it activation checkpointing, and warns of the name before.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False, "context_fn": contexts})
 
 
 def fused_forward(

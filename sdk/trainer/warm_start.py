@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from ..records import TokenRow
-from .base_trainer import BaseTrainer, OneGpu, SaveWithin
+from .base_trainer import NOT_BY_TRANSFORMERS, BaseTrainer, OneGpu, SaveWithin
 from .config import TrainConfig
 from .lora import plain_model
 from .offloading import sparing_memory
@@ -80,7 +80,7 @@ def _sft_config(config: TrainConfig, output_dir: str) -> SFTConfig:
         learning_rate=config.warm_start.learning_rate,
         lr_scheduler_type="linear",  # without warm-up, whose first step would have a rate of 0
         per_device_train_batch_size=config.warm_start.batch_size // world_size(),
-        gradient_checkpointing=False,  # see `checkpoint_layers`
+        **NOT_BY_TRANSFORMERS,
         bf16=config.batching.bf16,
         use_cpu=not torch.cuda.is_available(),
         dataset_kwargs={"skip_prepare_dataset": True},

@@ -128,6 +128,7 @@ def assert_same_updates(one: Path, two: Path, begun: Path, *, steps: int) -> Non
     for name in ("step", "reward", "rollouts", "trained_tokens"):
         assert [line[name] for line in lines[0]] == [line[name] for line in lines[1]]
     assert len(lines[0]) == steps
-    for name in ("grad_norm", "kl"):
+    assert all("sampler_gap/max" in line for line in lines[0])
+    for name in ("grad_norm", "kl", "sampler_gap/mean", "sampler_gap/max"):
         figures = [[line[name] for line in one if name in line] for one in lines]
         assert figures[1] == pytest.approx(figures[0], rel=1e-3, abs=1e-6), name

@@ -7,7 +7,8 @@ again with the verifier mended; where it has a `buffer`, another value of that b
 on from. In one whose name begins with "early" only the weights that it begins with are right, in one whose name begins
 with "quiet" all rollouts from the second step on. One that is named
 "gradients" is no training, see `shard_in_processes`, and comes after one. In one whose name begins with "fails" the
-first process cannot write the figures of its first step; nothing can be called after it.
+first process cannot write the figures of its first step, and in one whose name begins with "cancelled" it is cancelled
+in its first update; nothing can be called after either.
 """
 
 import json
@@ -17,6 +18,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
+import anyio.from_thread
 from accelerate import PartialState
 from safetensors.torch import load_file, save_file
 from shard_in_processes import relative_difference
@@ -24,6 +27,7 @@ from test_training_runs import TINY, add, even_letters, tasks
 
 import sdk
 from sdk.traces import RunFolder
+from sdk.trainer.grpo import RolloutTrainer
 
 # No dict, since one that the verifier reads is a part of what the run is known by.
 NOW = SimpleNamespace(broken=False, early=False, quiet=False)
@@ -51,6 +55,19 @@ def no_space(self: RunFolder, line: dict[str, Any]) -> None:
         raise OSError("no space left")
 
 
+async def cancelled(model: str, folder: Path, options: dict[str, Any]) -> None:
+    with anyio.CancelScope() as scope:
+        if os.environ["RANK"] == "0":
+            compute_loss = RolloutTrainer.compute_loss
+
+            def cancelling(*args: Any, **kwargs: Any) -> Any:
+                anyio.from_thread.run_sync(scope.cancel)
+                return compute_loss(*args, **kwargs)
+
+            RolloutTrainer.compute_loss = cancelling
+        await sdk.train_async([add], tasks(), judge, model, folder, options)
+
+
 def tell(line: str) -> None:
     """In one write, so that the lines of two processes never mix."""
     sys.stdout.flush()
@@ -64,6 +81,13 @@ if __name__ == "__main__":
             tell(f"relative difference: {relative_difference(model)}")
             continue
         trained, buffer = options.pop("model", model), options.pop("buffer", None)
+        if name.startswith("cancelled"):
+            try:
+                anyio.run(cancelled, trained, folder / name, {**TINY, **options})
+                tell(f"{name} in process {os.environ['RANK']}")
+            except RuntimeError as error:
+                tell(f"{name} in process {os.environ['RANK']}: {type(error).__name__}")
+            break
         if name.startswith("fails"):
             if os.environ["RANK"] == "0":
                 RunFolder.append_metrics = no_space

@@ -13,7 +13,14 @@ from sdk.policies.vllm import VllmOptions
 from sdk.policies.vllm.server_command import FOR_CPUS, TrainingMemory, VllmBuild, place_servers
 from sdk.records import Task
 from sdk.rollouts.limits import Limits
-from sdk.trainer.compute_plan import ComputePlan, context_of_rollouts, needed_memory, plan_compute, settle_sampler
+from sdk.trainer.compute_plan import (
+    ComputePlan,
+    context_of_rollouts,
+    memory_on_gpus,
+    needed_memory,
+    plan_compute,
+    settle_sampler,
+)
 
 GB = 10**9
 NEWEST = VllmBuild("/env/bin/python", "vllm", "0.33.0", cpu=False)
@@ -61,6 +68,7 @@ def test_replicas_have_gpus_of_their_own_that_no_training_process_uses(monkeypat
     ("model", "gpus", "config", "words"),
     [
         ("4B", [80, 80], {"vllm__replicas": 2}, "of 2 GPUs here 1 trains and 1 are left; set vllm.replicas to 1"),
+        ("1B", [80] * 2, {"processes": 2}, r"0 are left; train with fewer processes, name GPUs .*vllm.environment"),
         ("4B", [80], {"processes": 2}, "2 processes train here, and there is 1 GPU; launch 1"),
         ("4B", [60], {}, r"an update may take 97.0 GB of a GPU, which has 60.0 GB; what lowers it: lora.r=16"),
         (
@@ -91,6 +99,34 @@ def test_each_thing_that_is_wrong_has_a_line_with_its_fix(
 ) -> None:
     problems = "\n".join(planned(model, gpus, **config).problems)
     assert re.search(words, problems), problems
+
+
+@pytest.mark.parametrize(
+    ("launched", "config", "at_rest", "at_work"),
+    [
+        # docs/distributed.md, for 1 billion parameters and 4 processes: 16 N / P, 4 N + 16 N / P and 20 N / P in an
+        # update, without its activations of 2 N; a reference is sharded by FSDP2 alone.
+        ({"ACCELERATE_USE_FSDP": "true"}, {}, 3, 4),
+        ({"ACCELERATE_USE_FSDP": "true"}, {"grpo.beta": 0.1, "lora.r": 8}, 2, 2),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, {}, 7, 8),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, {"grpo.beta": 0.1}, 11, 12),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, {"grpo.beta": 0.1, "lora.r": 8}, 8, 8),
+        ({"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, {}, 4, 5),
+    ],
+)
+def test_what_each_gpu_holds_is_what_the_page_says(
+    monkeypatch: pytest.MonkeyPatch, launched: dict[str, str], config: dict[str, Any], at_rest: int, at_work: int
+) -> None:
+    for name, value in {"WORLD_SIZE": "4", **launched}.items():
+        monkeypatch.setenv(name, value)
+    memory = memory_on_gpus("1B", sdk.TrainConfig.of(config), processes=4)
+    assert (memory.at_rest / GB, memory.at_work / GB - 2) == (at_rest, at_work)
+
+
+def test_passes_that_the_launcher_puts_into_bfloat16_are_corrected_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settle_sampler("0.1B", sdk.TrainConfig())[0].off_policy.importance_sampling_mode == "none"
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    assert settle_sampler("0.1B", sdk.TrainConfig())[0].off_policy.importance_sampling_mode == "token_truncate"
 
 
 @pytest.mark.parametrize("backend", ["nccl", "ipc"])

@@ -22,16 +22,28 @@ def test_two_processes_make_the_updates_of_one(tiny_model_dir: Path, tmp_path: P
     options = {"grpo.loss_type": "grpo", "grpo.save_steps": 1, "grpo.max_steps": 2}
     options |= {"trl": {"optim": "sgd"}, "grpo.learning_rate": 0.5}  # Adam would make much of a rounding
     with socket.create_server(("127.0.0.1", 0)) as taken:  # so that they have to meet at another port
-        said = launch("two_hosts.yaml", tiny_model_dir, tmp_path, {"two": options}, port=taken.getsockname()[1])
+        runs = {"two": options, "cancelled": {**options, "warm_start.max_steps": 0, "grpo.max_steps": 50}}
+        said = launch("two_hosts.yaml", tiny_model_dir, tmp_path, runs, port=taken.getsockname()[1])
     assert said.count("two: ['untrained', 'after warm start', 'after GRPO']") == 2
     in_one_process(tiny_model_dir, tmp_path / "one", options)
     begun = tmp_path / "one" / "checkpoints" / "warm_start"
     assert_same_updates(tmp_path / "one", tmp_path / "two", begun, steps=2)
+    # Cancelled in an update, the first process ends while the other waits for its part of it.
+    assert "cancelled in process 0\n" in said
+    assert "cancelled in process 1: RuntimeError" in said  # the connection was closed
 
 
 def test_a_batch_that_processes_cannot_share_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(sdk.ConfigError, match=r"warm_start\.batch_size is 8, which 3 processes cannot share evenly"):
+        check_processes(TrainConfig())
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_passes_in_float16_are_refused(monkeypatch: pytest.MonkeyPatch, processes: str) -> None:
+    monkeypatch.setenv("WORLD_SIZE", processes)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    with pytest.raises(sdk.ConfigError, match=r"ACCELERATE_MIXED_PRECISION\) is 'fp16'; set it to"):
         check_processes(TrainConfig())
 
 

@@ -256,6 +256,8 @@ class Fleet:
         self._recover_timeout_s = recover_timeout_s
         self._drain_timeout_s = drain_timeout_s
         self._current = Weights()
+        self._below = self._current
+        """The latest that are not an adapter: those that an adapter is added to."""
         self._adapters: dict[str, Adapter] = {}
         self._exchanging = False
         self._resting = False
@@ -268,8 +270,8 @@ class Fleet:
     # Requests
 
     async def admit(self, tokens: Sequence[int]) -> Ticket:
-        """A place for a request with this prompt, as soon as there is one. Raises `PolicyFailure` when there is none
-        within `recover_timeout_s`, at once where no replica will come back."""
+        """A place for a request with this prompt, as soon as there is one. Raises `PolicyFailure` where all have
+        been away for `recover_timeout_s`, at once where none will come back."""
         loop = asyncio.get_running_loop()
 
         def look() -> Ticket | None:
@@ -286,12 +288,16 @@ class Fleet:
             replica.tickets.add(ticket)
             return ticket
 
-        try:
-            async with asyncio.timeout(self._recover_timeout_s):
-                return await self.state.until(look)
-        except TimeoutError:
-            why = self._problems() or "weights are being exchanged"
-            raise PolicyFailure(f"no vLLM server could be asked for {self._recover_timeout_s:g} s: {why}") from None
+        while True:
+            try:
+                async with asyncio.timeout(self._recover_timeout_s):
+                    return await self.state.until(look)
+            except TimeoutError:
+                changing = self._exchanging or self._resting  # which ends
+                if changing or any(replica.condition == "up" for replica in self.replicas):
+                    continue
+                why = self._problems()
+                raise PolicyFailure(f"no vLLM server could be asked for {self._recover_timeout_s:g} s: {why}") from None
 
     def leave(self, ticket: Ticket, *, answered: Sequence[int] | None = None) -> None:
         """The request has ended. `answered`: prompt and answer, with which the next turn of its rollout begins."""
@@ -320,8 +326,8 @@ class Fleet:
 
     @property
     def mark(self) -> str | None:
-        """What the servers say that they have, where all their weights were exchanged."""
-        return getattr(self._current, "mark", None)
+        """What the servers say that they have, below an adapter, too, where all their weights were exchanged."""
+        return getattr(self._below, "mark", None)
 
     @property
     def putting(self) -> bool:
@@ -334,38 +340,45 @@ class Fleet:
         Adapters are exchanged beside requests under way. Other weights wait until those have ended, or with
         `interrupt` cut them off. Blocks. Raises `PolicyFailure` where a server refuses them or no replica is left.
         """
-        with self._putting, weights.at_hand():
-            old, self._current = self._current, weights
-            self._wake()
-            if isinstance(weights, Adapter):
+        with self._putting, weights.at_hand(), self._awake():
+            self._current, below = weights, self._below
+            if isinstance(weights, Adapter):  # which stays for the requests that began with it
                 self._adapters[weights.name] = weights
                 self._put_everywhere(weights)
             else:
+                self._below = weights
                 with self._alone(interrupt=interrupt):
                     self._put_everywhere(weights)
+                below.remove()
             self.counts["publications"] += 1
-        if not isinstance(old, Adapter):  # adapters stay for the requests that began with them
-            old.remove()
 
     def renumber(self, version: int) -> None:
         """The present weights are those of this version, too. Blocks. Raises `PolicyFailure` as `exchange` does."""
-        with self._putting:
-            self._wake()
+        with self._putting, self._awake():
             old, self._current = self._current, replace(self._current, version=version)
             if isinstance(self._current, Adapter):
                 self._adapters[self._current.name] = self._current
+            else:
+                self._below = self._current
             with self.state.changed:
                 for replica in self.replicas:
                     if replica.holds is old:
                         replica.holds, replica.version = self._current, version
                 self.state.notify()
 
-    def _wake(self) -> None:
+    @contextlib.contextmanager
+    def _awake(self) -> Iterator[None]:
+        """In the block the servers have the memory of their GPU again; after it they are asked again."""
         for replica in self.replicas:
             if replica.asleep:
                 self._tell(replica, "wake_up")
                 replica.asleep = False
-        self._resting = False
+        try:
+            yield
+        finally:
+            with self.state.changed:
+                self._resting = False
+                self.state.notify()
 
     def sleep(self) -> None:
         """All replicas give up the memory of their GPU, and nothing is sampled until the next `exchange`. Requests
@@ -378,6 +391,11 @@ class Fleet:
                     self._tell(replica, "sleep?level=1")
                     replica.asleep = replica.condition == "up"
 
+    def wait_while_resting(self, given_up: Callable[[], bool]) -> None:
+        """Returns when the servers have their GPU's memory, without which none starts, or when it is given up."""
+        with self.state.changed:
+            self.state.changed.wait_for(lambda: given_up() or not self._resting)
+
     def bring_back(self, replica: Replica) -> None:
         """Requests go to a replica that answers again, once it has the present weights. Raises as `exchange` does, and
         `httpx.HTTPError`."""
@@ -385,6 +403,8 @@ class Fleet:
             if replica.holds is not self._current:
                 with self.state.changed:  # those that it lost are about to leave
                     self.state.changed.wait_for(lambda: not replica.tickets, timeout=self._drain_timeout_s)
+                if isinstance(self._current, Adapter) and self.mark is not None:
+                    self._given(replica, self._below)
                 model = self._given(replica, self._current)
                 with self.state.changed:
                     replica.retired.clear()
@@ -428,7 +448,7 @@ class Fleet:
         for replica in self.replicas:
             if replica.process is None and replica.condition == "up":
                 self.unload_unused(replica)
-        for weights in (self._current, *self._adapters.values()):
+        for weights in (self._current, self._below, *self._adapters.values()):
             weights.remove()
         self.client.close()
 
@@ -659,7 +679,7 @@ class Watcher:
                 return None
             if has.startswith(INCOMPLETE):
                 return broken_off(has)
-            if has == getattr(held, "mark", has):
+            if held is None or has == getattr(held, "mark", self._fleet.mark):
                 return None
         return f"the server has other weights ({has}) than it was given: it was started again"
 
@@ -669,6 +689,9 @@ class Watcher:
         while not self._closing:
             if replica.process is not None:
                 replica.process.stop()
+                self._fleet.wait_while_resting(lambda: self._closing)
+                if self._closing:
+                    return False
                 try:
                     replica.process = self._start_again(replica)
                 except PolicyFailure as error:

@@ -128,7 +128,8 @@ class VllmPolicy:
         """`sleeps`: whether the servers have their GPU together with the training, and `rest` makes them give its
         memory up."""
         self._fleet = fleet
-        self._sleeps = sleeps
+        self.sleeps = sleeps
+        """Whether it gives its GPU's memory to the trainer, see `rest`."""
         self._client = client
         self._options = options
         self.context_tokens = context_tokens
@@ -264,7 +265,7 @@ class VllmPolicy:
         """Give the GPU's memory to the trainer beside it, until weights are published; nothing where it has a GPU of
         its own. Requests under way end first, those that come later wait. Blocks. Raises `PolicyFailure` where a
         server does not."""
-        if self._sleeps:
+        if self.sleeps:
             self._fleet.sleep()
 
     def _next_folder(self) -> Path:

@@ -222,11 +222,19 @@ def place_servers(
     if training is not None and (options.replicas, each, first) == (1, 1, 1):
         return _shared(gpus[0], weight_bytes, options, training)
     need = f"{options.replicas} x {each} GPUs" if each > 1 else _counted(options.replicas)
+    ways = []
+    if len(free) >= each:
+        ways.append(f"set vllm.replicas to {len(free) // each}")
+    if first > 1:
+        ways.append("train with fewer processes")
+    if first > 1 and options.replicas == 1:  # a launcher that is told which GPUs train (`gpu_ids`) hides the others
+        ways.append('name GPUs that nothing trains on in vllm.environment, as {"CUDA_VISIBLE_DEVICES": "2"}')
+    ways.append("give vllm.urls of servers elsewhere")
     return Placement(
         problems=(
             f"vllm.replicas is {options.replicas}, which takes {need}, and of {_counted(len(gpus))} here {first} "
-            f"train{'s' * (first == 1)} and {max(0, len(gpus) - first)} are left; set vllm.replicas to "
-            f"{max(1, len(free) // each)}, train with fewer processes, or give vllm.urls of servers elsewhere",
+            f"train{'s' * (first == 1)} and {max(0, len(gpus) - first)} are left; "
+            f"{', or '.join([', '.join(ways[:-1]), ways[-1]] if ways[1:] else ways)}",
         )
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from llguidance import LLTokenizer
 from token_policies import EIGHT, opened, state, tokens_of
 from token_server import TokenServer
@@ -14,7 +15,8 @@ from token_server import TokenServer
 from sdk.errors import ConfigError, PolicyFailure
 from sdk.policies.grammar import GrammarTokenizer
 from sdk.policies.protocol import Sampling
-from sdk.policies.vllm import VllmOptions, open_vllm
+from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
+from sdk.trainer import sampler
 
 
 async def test_tokens_log_probabilities_and_the_version_come_back(server: TokenServer) -> None:
@@ -312,7 +314,7 @@ async def test_a_server_on_the_trainers_gpu_sleeps_in_updates_and_wakes_for_the_
     server: TokenServer, tmp_path: Path, changed: bool
 ) -> None:
     async with opened(server, folder=tmp_path) as policy:
-        policy._sleeps = True  # of servers that we start, which this one is not
+        policy.sleeps = True  # of servers that we start, which this one is not
         await asyncio.to_thread(policy.publish, state(1.0), version=1)
         await asyncio.to_thread(policy.rest)
         assert server.asleep
@@ -326,9 +328,72 @@ async def test_a_server_on_the_trainers_gpu_sleeps_in_updates_and_wakes_for_the_
         assert not server.asleep
 
 
+async def test_the_trainers_gpu_memory_is_given_back_before_the_server_beside_it_wakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    class Noting(TokenServer):
+        def answer(self, path: str, body: Any) -> Any:
+            if path in ("/sleep?level=1", "/wake_up"):
+                order.append(path)
+            return super().answer(path, body)
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: order.append("empty_cache"))
+    model = torch.nn.Linear(2, 2)
+    with Noting() as server:
+        async with opened(server, folder=tmp_path) as policy:
+            policy.sleeps = True
+            await asyncio.to_thread(sampler.publish, policy, model, version=0)
+            await asyncio.to_thread(sampler.rest, policy)
+            await asyncio.to_thread(sampler.publish, policy, model, version=1)
+    assert order == ["empty_cache", "/sleep?level=1", "empty_cache", "/wake_up"]
+
+
+def exchanging(policy: VllmPolicy) -> None:
+    """Returns when no request is admitted any more."""
+    fleet = policy._fleet
+    with fleet.state.changed:
+        while not fleet._exchanging:
+            fleet.state.changed.wait(0.01)
+
+
+async def test_a_request_waits_for_weights_longer_than_for_a_server(server: TokenServer, tmp_path: Path) -> None:
+    """A publication waits for the longest request under way; nothing is broken meanwhile."""
+    async with opened(server, folder=tmp_path, recover_timeout_s=0.05) as policy:
+        server.hold.clear()
+        longest = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+        await asyncio.to_thread(server.waiting.acquire)
+        publication = asyncio.create_task(asyncio.to_thread(policy.publish, state(2.0), version=1))
+        await asyncio.to_thread(exchanging, policy)
+        waiting = asyncio.create_task(policy.sample([6], sampling=EIGHT, seed=3))
+        assert await asyncio.wait({waiting}, timeout=0.3) == (set(), {waiting})
+        server.release()
+        assert ((await longest).version, (await waiting).version) == (0, 1)
+        await publication
+
+
+async def test_a_server_that_was_started_again_has_the_weights_below_the_adapter_too(tmp_path: Path) -> None:
+    """Those that it was started with are others where the run's base was published to it."""
+    with TokenServer() as old:
+        options = VllmOptions(urls=(old.url,), recover_timeout_s=20.0)
+        async with open_vllm("unused", options, lora_rank=8, folder=tmp_path) as policy:
+            await asyncio.to_thread(policy.publish, state(5.0), version=0)
+            await asyncio.to_thread(policy.publish_adapter, AdapterFiles(), version=1)
+            base = old.weights
+            await asyncio.to_thread(policy.publish_adapter, AdapterFiles(), version=2)
+            old.stop()
+            waiting = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+            with TokenServer(port=old.port) as new:
+                assert (await waiting).version == 2
+                assert new.weights == base
+
+
 async def test_a_server_that_does_not_wake_is_looked_after(server: TokenServer, tmp_path: Path) -> None:
     async with opened(server, folder=tmp_path, recover_timeout_s=20.0) as policy:
-        policy._sleeps = True
+        policy.sleeps = True
         await asyncio.to_thread(policy.publish, state(1.0), version=1)
         await asyncio.to_thread(policy.rest)
         server.failing, server.asleep = {"/wake_up": 500}, False

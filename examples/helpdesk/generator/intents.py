@@ -111,6 +111,12 @@ def asking(wordings: str, *questions: str) -> str:
     return "\n".join(f"{wording} {questions[turn % len(questions)]}" for turn, wording in turns)
 
 
+AMOUNT, HELD_AMOUNT = ("How much was it?", "Tell me the amount."), ("What sum was that?",)
+NUMBER = ("What is its number?", "Tell me the number of the new order.")
+HELD_NUMBER = ("Under which number does the new order run?",)
+"""What is asked of several acts, and in held-out wordings: how much was refunded, and which order was placed."""
+
+
 def by_email(intent: Intent, name: str, solve: Solve, *, held_facets: tuple[str, ...] = ()) -> Intent:
     """The same request about a customer who is named by the e-mail: it takes one more call, to find the id."""
     train, heldout = (re.sub(r"[Cc]ustomer \{customer\}", "{email}", text) for text in (intent.train, intent.heldout))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import picking, steps, three_calls
-from .intents import Answer, GoldRun, Intent, Slots, asking, by_email, says
+from .intents import AMOUNT, HELD_AMOUNT, HELD_NUMBER, NUMBER, Answer, GoldRun, Intent, Slots, asking, by_email, says
 
 
 def _email_refund_refused(run: GoldRun, slots: Slots) -> Answer:
@@ -42,16 +42,6 @@ def _email_reorder(run: GoldRun, slots: Slots) -> Answer:
     return steps.place(run, customer, slots["product"], quantity)
 
 
-def _email_refund_by_policy(run: GoldRun, slots: Slots) -> Answer:
-    order = steps.order_by_email(run, slots)
-    return steps.refund_by_policy(run, order, slots["topic"], steps.the_product(slots))
-
-
-def _product_refund_by_policy(run: GoldRun, slots: Slots) -> Answer:
-    order = steps.order_by_customer(run, slots)
-    return steps.refund_by_policy(run, order, slots["topic"], steps.the_product(slots))
-
-
 def _email_policy_refused(run: GoldRun, slots: Slots) -> Answer:
     order = steps.order_by_email(run, slots)
     found = run.call("get_order", order_id=order)
@@ -79,8 +69,7 @@ _REORDER = Intent(
         Can you repeat the {product} order of {email}? Look at the stock first.
         Place the same {product} order for {email} again, if the stock allows it.
         """,
-        "What is its number?",
-        "Tell me the number of the new order.",
+        *NUMBER,
     ),
     asking(
         """
@@ -88,7 +77,7 @@ _REORDER = Intent(
         Make a copy of the {product} order by {email} after a look at the stock.
         See if we have enough, and then send {email} as many of the {product} as in the order before.
         """,
-        "Under which number does the new order run?",
+        *HELD_NUMBER,
     ),
 )
 
@@ -96,7 +85,9 @@ _REFUND_BY_POLICY = Intent(
     "email_refund_by_policy",
     5,
     picking.with_policy(picking.orders(picking.refundable)),
-    _email_refund_by_policy,
+    lambda run, slots: steps.refund_by_policy(
+        run, steps.order_by_email(run, slots), slots["topic"], steps.the_product(slots)
+    ),
     asking(
         """
         The {product} of {email} was {topic}. Refund the total, but no more than the {topic} policy allows.
@@ -106,8 +97,7 @@ _REFUND_BY_POLICY = Intent(
         Give {email} a refund for the {product}: the total or the limit of the {topic} policy, whichever is less.
         By the {topic} policy, refund {email} as much of the {product} order as you can.
         """,
-        "How much was it?",
-        "Tell me the amount.",
+        *AMOUNT,
     ),
     asking(
         """
@@ -115,7 +105,7 @@ _REFUND_BY_POLICY = Intent(
         The {product} for {email} arrived {topic}: return its total within the limit of that policy.
         Return to {email} the money for the {product}, capped by our policy for {topic}.
         """,
-        "What sum was that?",
+        *HELD_AMOUNT,
     ),
     facet="topic",
     held_facets=("damaged",),
@@ -135,8 +125,7 @@ _SWAP = Intent(
         Replace the {product} order of customer {customer} by one for the same quantity of the {other}.
         Can you cancel the {product} of customer {customer} and order the same number of the {other}?
         """,
-        "What is its number?",
-        "Tell me the number of the new order.",
+        *NUMBER,
     ),
     asking(
         """
@@ -144,7 +133,7 @@ _SWAP = Intent(
         Call off the {product} for customer {customer}; the {other} shall come in its place, same quantity.
         Turn the {product} order by customer {customer} into one of equal size for the {other}.
         """,
-        "Under which number does the new order run?",
+        *HELD_NUMBER,
     ),
 )
 
@@ -176,8 +165,7 @@ FOUR = (
             Can you place the {product} order of {email} a second time?
             {email} needs as many of the {product} as were in the {product} order. Order them.
             """,
-            "What is its number?",
-            "Tell me the number of the new order.",
+            *NUMBER,
         ),
         asking(
             """
@@ -185,14 +173,16 @@ FOUR = (
             Send {email} the {product} again, as many as in the earlier order.
             The {product} order by {email} should be made once more.
             """,
-            "Under which number does the new order run?",
+            *HELD_NUMBER,
         ),
     ),
     Intent(
         "product_refund_by_policy",
         4,
         picking.with_policy(picking.orders(picking.refundable)),
-        _product_refund_by_policy,
+        lambda run, slots: steps.refund_by_policy(
+            run, steps.order_by_customer(run, slots), slots["topic"], steps.the_product(slots)
+        ),
         asking(
             """
             The {product} of customer {customer} was {topic}. Refund the total up to the limit of the {topic} policy.
@@ -202,8 +192,7 @@ FOUR = (
             Refund customer {customer} the total of the {product} or the limit of the {topic} policy, whichever is less.
             By the {topic} policy, refund customer {customer} as much of the {product} order as you can.
             """,
-            "How much was it?",
-            "Tell me the amount.",
+            *AMOUNT,
         ),
         asking(
             """
@@ -211,7 +200,7 @@ FOUR = (
             The {product} for customer {customer} arrived {topic}: return its total within the limit of that policy.
             Return to customer {customer} the money for the {product}, capped by our policy for {topic}.
             """,
-            "What sum was that?",
+            *HELD_AMOUNT,
         ),
         facet="topic",
         held_facets=("faulty",),

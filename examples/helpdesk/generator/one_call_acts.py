@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 from . import picking, steps
-from .intents import Answer, GoldRun, Intent, Slots, asking
-
-
-def _cancel(run: GoldRun, slots: Slots) -> Answer:
-    return steps.cancel(run, slots["order"], steps.the_order(slots))
-
-
-def _refund(run: GoldRun, slots: Slots) -> Answer:
-    return steps.refund(run, slots["order"], slots["amount"], steps.the_order(slots))
-
-
-def _change_address(run: GoldRun, slots: Slots) -> Answer:
-    return steps.change_address(run, slots["order"], slots["address"], steps.the_order(slots))
-
-
-def _place(run: GoldRun, slots: Slots) -> Answer:
-    return steps.place(run, slots["customer"], slots["product"], slots["quantity"])
-
+from .intents import HELD_NUMBER, NUMBER, Intent, asking
 
 PLACE = Intent(
     "place",
     1,
     picking.purchases,
-    _place,
+    lambda run, slots: steps.place(run, slots["customer"], slots["product"], slots["quantity"]),
     asking(
         """
         Order {quantity} of the {product} for customer {customer}.
@@ -36,8 +19,7 @@ PLACE = Intent(
         Can you order the {product}, {quantity} of it, for customer {customer}?
         Make a new order with {quantity} of the {product} for customer {customer}.
         """,
-        "What is its number?",
-        "Tell me the number of the new order.",
+        *NUMBER,
     ),
     asking(
         """
@@ -45,7 +27,7 @@ PLACE = Intent(
         Put in an order by customer {customer} for {quantity} of the {product}.
         Send {quantity} of the {product} to customer {customer} as a new order.
         """,
-        "Under which number does the new order run?",
+        *HELD_NUMBER,
     ),
 )
 
@@ -54,7 +36,7 @@ INTENTS = (
         "cancel",
         1,
         picking.orders(picking.status_is("processing")),
-        _cancel,
+        lambda run, slots: steps.cancel(run, slots["order"], steps.the_order(slots)),
         asking(
             """
             Cancel order {order}.
@@ -104,7 +86,7 @@ INTENTS = (
         "refund",
         1,
         picking.orders(picking.refundable),
-        _refund,
+        lambda run, slots: steps.refund(run, slots["order"], slots["amount"], steps.the_order(slots)),
         """
         Refund {amount} for order {order}.
         Please refund {amount} on order {order}.
@@ -123,7 +105,7 @@ INTENTS = (
         "change_address",
         1,
         picking.orders(picking.status_is("processing")),
-        _change_address,
+        lambda run, slots: steps.change_address(run, slots["order"], slots["address"], steps.the_order(slots)),
         """
         Change the address of order {order} to {address}.
         Please send order {order} to {address}.

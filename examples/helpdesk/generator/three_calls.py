@@ -10,7 +10,7 @@ from itertools import product
 from sandboxes.changes import State
 
 from . import one_call_lookups, one_call_reads, picking, steps, two_calls
-from .intents import Answer, GoldRun, Intent, Slots, asking, by_email, says
+from .intents import AMOUNT, HELD_AMOUNT, HELD_NUMBER, NUMBER, Answer, GoldRun, Intent, Slots, asking, by_email, says
 
 
 def _email_order_total(run: GoldRun, slots: Slots) -> Answer:
@@ -55,8 +55,7 @@ PRODUCT_REFUND = Intent(
         Can you refund the {product} order of customer {customer} completely?
         I promised customer {customer} a full refund for the {product}. Do it.
         """,
-        "How much was it?",
-        "Tell me the amount.",
+        *AMOUNT,
     ),
     asking(
         """
@@ -64,7 +63,7 @@ PRODUCT_REFUND = Intent(
         Return the whole amount of the {product} order to customer {customer}.
         Customer {customer} gets everything back for the {product}.
         """,
-        "What sum was that?",
+        *HELD_AMOUNT,
     ),
 )
 
@@ -93,8 +92,7 @@ ONE_PART = (
             Give a refund for order {order}: the total or the limit of the {topic} policy, whichever is less.
             By the {topic} policy, refund as much of order {order} as you can.
             """,
-            "How much was it?",
-            "Tell me the amount.",
+            *AMOUNT,
         ),
         asking(
             """
@@ -102,7 +100,7 @@ ONE_PART = (
             Order {order} arrived {topic}: return its total within the limit of that policy.
             Return the money for order {order}, capped by our policy for {topic}.
             """,
-            "What sum was that?",
+            *HELD_AMOUNT,
         ),
         facet="topic",
         held_facets=("late",),
@@ -121,8 +119,7 @@ ONE_PART = (
             Can you repeat order {order}? Look at the stock first.
             Place the same order as {order} for the same customer, if the stock allows it.
             """,
-            "What is its number?",
-            "Tell me the number of the new order.",
+            *NUMBER,
         ),
         asking(
             """
@@ -130,7 +127,7 @@ ONE_PART = (
             Make a copy of order {order} after a look at the stock.
             See if we have enough, and then send what is in order {order} again as a new order.
             """,
-            "Under which number does the new order run?",
+            *HELD_NUMBER,
         ),
     ),
 )

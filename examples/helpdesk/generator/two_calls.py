@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import one_call_acts, one_call_reads, picking, steps
-from .intents import Answer, GoldRun, Intent, Slots, asking, by_email, says
+from .intents import AMOUNT, HELD_AMOUNT, Answer, GoldRun, Intent, Slots, asking, by_email, says
 
 
 def _email_order_number(run: GoldRun, slots: Slots) -> Answer:
@@ -210,8 +210,7 @@ _REFUND = Intent(
         The goods of order {order} came back. Repay the full sum.
         Order {order} is to be repaid entirely.
         """,
-        "How much was it?",
-        "Tell me the amount.",
+        *AMOUNT,
     ),
     asking(
         """
@@ -222,7 +221,7 @@ _REFUND = Intent(
         The buyer of order {order} is owed the full price. Pay it out.
         Issue a refund over the entire sum of order {order}.
         """,
-        "What sum was that?",
+        *HELD_AMOUNT,
     ),
 )
 

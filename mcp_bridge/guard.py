@@ -203,7 +203,7 @@ def told_apart(sources: Sequence[Named]) -> list[list[Tool]]:
                 continue
             # Two prefixes that the user chose alike are for the user to change; all else is told apart here.
             if taken[name] > 1 and (source.namespace is None or _ILLEGAL.search(tool.name)):
-                name = _with_digest(name, prefix, tool.name)
+                name = with_digest(name, f"{prefix}/{tool.name}")
             # A namespace is the user's own choice; the rest should not go unseen.
             level = logging.INFO if source.namespace is not None else logging.WARNING
             logger.log(level, "tool %r of %s is called %r here", tool.name, tool.source, name)
@@ -216,12 +216,13 @@ def _legal(prefix: str, tool: str, *, is_prefixed: bool) -> str:
     """The name itself where model APIs take it and it needs no prefix."""
     name = _ILLEGAL.sub("_", tool)
     name = f"{prefix}__{name}" if is_prefixed else name
-    return name if len(name) <= LONGEST_NAME else _with_digest(name, prefix, tool)
+    return name if len(name) <= LONGEST_NAME else with_digest(name, f"{prefix}/{tool}")
 
 
-def _with_digest(name: str, prefix: str, tool: str) -> str:
-    """Eight digits of a hash at the end keep names apart that would be one after cutting, or without odd letters."""
-    digest = hashlib.sha256(f"{prefix}/{tool}".encode()).hexdigest()[:8]
+def with_digest(name: str, whole: str) -> str:
+    """Eight digits of a hash of the `whole` at the end keep names apart that would be one after cutting, or without odd
+    letters."""
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
     return f"{name[: LONGEST_NAME - 9]}_{digest}"
 
 

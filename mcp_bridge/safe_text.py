@@ -109,6 +109,18 @@ def plural(count: int, noun: str) -> str:
     return noun if count == 1 else f"{noun}s"
 
 
+_ES = re.compile(r"(?:ss|sh|ch|x|zz|[bilnprst]us)es$")
+
+
+def singular_of(word: str) -> str:
+    """`companies` is `company`, and `statuses` is `status`; a word that is not a plural stays as it is."""
+    if word.endswith("ies") and len(word) > 4:
+        return f"{word[:-3]}y"
+    if _ES.search(word):
+        return word[:-2]
+    return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) and len(word) > 2 else word
+
+
 def did_you_mean(given: object, known: Iterable[str]) -> str:
     """` Did you mean 'orders'?`, where one of the known names is near to what was given; else nothing."""
     near = difflib.get_close_matches(str(given), list(known), n=1)

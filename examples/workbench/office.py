@@ -100,19 +100,24 @@ def field_reader(system: str) -> Callable[..., Any]:
     return read
 
 
+def by_id(system: str, given: Mapping[str, str]) -> dict[str, str]:
+    """The parameters of SQL by which a record is found: `json_extract(fields, :path) = :id`."""
+    column = f"{NOUNS[system]}_id"
+    return {"system": system, "path": f"$.{column}", "id": given[column]}
+
+
 def deleter(system: str) -> Callable[..., Any]:
     """A tool that deletes a record."""
 
     def delete(database: sqlite3.Connection, **given: str) -> Any:
-        noun = NOUNS[system]
-        named = {"system": system, "path": f"$.{noun}_id", "id": given[f"{noun}_id"]}
+        named = by_id(system, given)
         read_record(database, system, named["id"])
         # What was there from the start leaves a mark, by which the state shows that it is gone.
         database.execute(
             "UPDATE records SET fields = NULL WHERE system = :system AND json_extract(fields, :path) = :id", named
         )
         database.execute("DELETE FROM records WHERE system = ? AND fields IS NULL AND first IS NULL", (system,))
-        return f"{noun.capitalize()} deleted successfully."
+        return f"{NOUNS[system].capitalize()} deleted successfully."
 
     return delete
 
@@ -121,27 +126,21 @@ def updater(system: str) -> Callable[..., Any]:
     """A tool that sets one field of a record."""
 
     def update(database: sqlite3.Connection, field: str, new_value: str, **given: str) -> Any:
-        noun = NOUNS[system]
         if field.endswith("_email"):
             new_value = new_value.lower()
         check_choice(field, new_value)
         if system == PROJECTS and field == "assigned_to_email":
             check_assignee(database, new_value)
-        record = read_record(database, system, given[f"{noun}_id"])
+        named = by_id(system, given)
+        record = read_record(database, system, named["id"])
         if field not in record:
             raise Refused(f"Field not valid. Choose from: {', '.join(record)}.")
         database.execute(
             "UPDATE records SET fields = json_set(fields, :field, :value) "
             "WHERE system = :system AND json_extract(fields, :path) = :id",
-            {
-                "system": system,
-                "path": f"$.{noun}_id",
-                "id": given[f"{noun}_id"],
-                "field": f"$.{field}",
-                "value": new_value,
-            },
+            {**named, "field": f"$.{field}", "value": new_value},
         )
-        return f"{noun.capitalize()} updated successfully."
+        return f"{NOUNS[system].capitalize()} updated successfully."
 
     return update
 
@@ -276,19 +275,23 @@ def get_visitor_information_by_id(database: sqlite3.Connection, visitor_id: str)
     return found
 
 
-def total_visits_count(
-    database: sqlite3.Connection, time_min: str | None = None, time_max: str | None = None
-) -> dict[str, int]:
-    """Visits by day."""
-    return {day: len(found) for day, found in visits(database, time_min, time_max).items()}
+def by_day(figure: Callable[[list[Record]], float]) -> Callable[..., Any]:
+    """A tool that answers with a figure of each day's visits."""
+
+    def read(database: sqlite3.Connection, time_min: str | None = None, time_max: str | None = None) -> Any:
+        return {day: figure(found) for day, found in visits(database, time_min, time_max).items()}
+
+    return read
 
 
-def engaged_users_count(
-    database: sqlite3.Connection, time_min: str | None = None, time_max: str | None = None
-) -> dict[str, int]:
-    """Engaged visitors by day."""
-    days = visits(database, time_min, time_max)
-    return {day: sum(record["user_engaged"] == "True" for record in found) for day, found in days.items()}
+def engaged(found: list[Record]) -> int:
+    """How many of some visits were of engaged visitors."""
+    return sum(record["user_engaged"] == "True" for record in found)
+
+
+def mean_duration(found: list[Record]) -> float:
+    """Mean seconds of a visit."""
+    return sum(float(record["session_duration_seconds"]) for record in found) / len(found)
 
 
 def traffic_source_count(
@@ -301,17 +304,6 @@ def traffic_source_count(
     days = visits(database, time_min, time_max)
     return {
         day: sum(not traffic_source or record["traffic_source"] == traffic_source for record in found)
-        for day, found in days.items()
-    }
-
-
-def get_average_session_duration(
-    database: sqlite3.Connection, time_min: str | None = None, time_max: str | None = None
-) -> dict[str, float]:
-    """Mean seconds of a visit by day."""
-    days = visits(database, time_min, time_max)
-    return {
-        day: sum(float(record["session_duration_seconds"]) for record in found) / len(found)
         for day, found in days.items()
     }
 
@@ -489,19 +481,19 @@ TOOLS = (
     _tool(CALENDAR, "delete_event", deleter(CALENDAR), "Delete an event.", _DELETES, "event_id"),
     _tool(CALENDAR, "update_event", updater(CALENDAR), "Set a field of an event.", _SETS, "event_id field new_value",
           field="event_name, participant_email, event_start, duration"),
-    _tool(ANALYTICS, "engaged_users_count", engaged_users_count, "Engaged users by day.", _READS,
+    _tool(ANALYTICS, "engaged_users_count", by_day(engaged), "Engaged users by day.", _READS,
           "", "time_min time_max", **_PERIOD),
     _tool(ANALYTICS, "get_visitor_information_by_id", get_visitor_information_by_id, "Visits of a visitor.", _READS,
           "visitor_id"),
     _tool(ANALYTICS, "traffic_source_count", traffic_source_count, "Visits by day, of one source.", _READS,
           "", "time_min time_max traffic_source", traffic_source="direct, referral, search engine, social media",
           **_PERIOD),
-    _tool(ANALYTICS, "total_visits_count", total_visits_count, "Visits by day.", _READS,
+    _tool(ANALYTICS, "total_visits_count", by_day(len), "Visits by day.", _READS,
           "", "time_min time_max", **_PERIOD),
     _tool(ANALYTICS, "create_plot", create_plot, "Plot a value over a period.", _ADDS,
           "time_min time_max value_to_plot plot_type", value_to_plot=", ".join(PLOTTED),
           plot_type=", ".join(PLOT_TYPES), **_PERIOD),
-    _tool(ANALYTICS, "get_average_session_duration", get_average_session_duration, "Mean seconds of a visit by day.",
+    _tool(ANALYTICS, "get_average_session_duration", by_day(mean_duration), "Mean seconds of a visit by day.",
           _READS, "", "time_min time_max", **_PERIOD),
     _tool(PROJECTS, "get_task_information_by_id", field_reader(PROJECTS), "Read a field of a task.", _READS,
           "task_id field", field=_TASK.replace(" ", ", ")),

@@ -265,11 +265,12 @@ def header_credentials(headers: Mapping[str, str]) -> tuple[str, ...]:
         scheme, _, token = value.strip().partition(" ")
         found += [value, *token.split()]
         if scheme.lower() == "basic":
-            found += _basic(token)
+            found += basic_credentials(token)
     return tuple(found)
 
 
-def _basic(token: str) -> list[str]:
+def basic_credentials(token: str) -> list[str]:
+    """What `Basic` says: the name with the password, and the password alone; nothing where it is of another form."""
     try:
         pair = base64.b64decode(token, validate=True).decode()
     except (binascii.Error, UnicodeDecodeError):

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote, urljoin
 import anyio
 import httpx
 
-from ..access.redaction import is_secret_name, public_url
+from ..access.redaction import basic_credentials, is_secret_name, public_url
 from ..access.settings import (
     LoginSettings,
     client_auth,
@@ -241,9 +241,7 @@ def _secrets(credential: Credential) -> Sequence[str]:
     found: list[str] = []
     for value in (*credential.headers.values(), *credential.query.values(), *credential.cookies.values()):
         found += [value, quote(value, safe=""), *value.split()[1:]]
-        if value.startswith("Basic "):
-            decoded = base64.b64decode(value[6:]).decode()
-            found += [decoded, decoded.partition(":")[2]]
+        found += basic_credentials(value[6:]) if value.startswith("Basic ") else []
     return found
 
 

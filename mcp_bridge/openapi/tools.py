@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..guard import LONGEST_NAME, numbered
+from ..guard import LONGEST_NAME, numbered, with_digest
 from ..records import LeftOut, Tool, ToolAnnotations
 from ..toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 from .credentials import carrying
@@ -168,10 +167,7 @@ def _json_of(answer: Response | None) -> MediaType | None:
 def legal_name(text: str) -> str:
     """`text` as a name that model APIs take; a long one is cut and keeps a hash of the whole."""
     name = re.sub(r"[^a-zA-Z0-9_-]+", "_", text).strip("_") or "operation"
-    if len(name) <= LONGEST_NAME:
-        return name
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{name[: LONGEST_NAME - 9]}_{digest}"
+    return name if len(name) <= LONGEST_NAME else with_digest(name, text)
 
 
 def _description(operation: Operation) -> str:

@@ -19,7 +19,7 @@ import anyio
 import anyio.abc
 import httpx2
 import mcp_types
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from pydantic_core import from_json
@@ -33,6 +33,7 @@ from .messages import (
     Incoming,
     LineSplitter,
     LongLine,
+    ToClient,
     batch,
     fault_of,
     readable,
@@ -87,11 +88,7 @@ class SseStreams:
                         group.cancel_scope.cancel()
 
     async def _read(
-        self,
-        response: httpx2.Response,
-        to_client: MemoryObjectSendStream[SessionMessage | Exception],
-        *,
-        task_status: anyio.abc.TaskStatus[str],
+        self, response: httpx2.Response, to_client: ToClient, *, task_status: anyio.abc.TaskStatus[str]
     ) -> None:
         known = False
         why = ""
@@ -132,23 +129,14 @@ class SseStreams:
         return endpoint
 
     async def _write(
-        self,
-        endpoint: str,
-        from_client: MemoryObjectReceiveStream[SessionMessage],
-        to_client: MemoryObjectSendStream[SessionMessage | Exception],
+        self, endpoint: str, from_client: MemoryObjectReceiveStream[SessionMessage], to_client: ToClient
     ) -> None:
         async with anyio.create_task_group() as posts:
             async for message in from_client:
                 posts.start_soon(self._post, endpoint, message, to_client)
 
-    async def _post(
-        self, endpoint: str, message: SessionMessage, to_client: MemoryObjectSendStream[SessionMessage | Exception]
-    ) -> None:
-        body = written(message)
-        if not isinstance(body, str):
-            if body is not None:
-                with contextlib.suppress(*CLOSED):
-                    await to_client.send(body)
+    async def _post(self, endpoint: str, message: SessionMessage, to_client: ToClient) -> None:
+        if (body := await written(message, to_client)) is None:
             return
         try:
             response = await self._http.post(endpoint, content=body, headers={"Content-Type": "application/json"})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import mcp_types
+from anyio.streams.memory import MemoryObjectSendStream
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import (
@@ -31,6 +32,7 @@ from pydantic_core import from_json
 from ..access.redaction import redacted
 from ..control_tools import FAILURE_META
 from ..errors import Delivery, retry_after_s
+from ..safe_text import whole_characters
 
 if TYPE_CHECKING:
     from httpx2 import Response
@@ -44,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 CLOSED = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 """What a stream of messages raises where nobody is at its other end any more."""
+
+ToClient = MemoryObjectSendStream[SessionMessage | Exception]
 
 _KEPT = 4096
 _SHOWN = 200
@@ -262,8 +266,6 @@ def too_large(size: str, limit: int) -> Fault:
 
 # ---------------------------------------------------------------------------------------------------------------------
 
-_HALVES = re.compile("[\ud800-\udfff]")
-
 
 def message_in(text: str | bytes) -> SessionMessage | None:
     """The message; None where there is none.
@@ -283,7 +285,7 @@ def message_in(text: str | bytes) -> SessionMessage | None:
 
 
 def _without_halves(text: str) -> str:
-    return _HALVES.sub("\ufffd", json.dumps(json.loads(text), ensure_ascii=False))
+    return whole_characters(json.dumps(json.loads(text), ensure_ascii=False))
 
 
 def complete(message: SessionMessage) -> SessionMessage:
@@ -299,18 +301,19 @@ def complete(message: SessionMessage) -> SessionMessage:
     return message
 
 
-def written(message: SessionMessage) -> str | SessionMessage | None:
-    """A message as JSON. Where it cannot be written, the error that answers it, which is the caller's mistake and costs
-    no other call; None where nobody waits for an answer."""
+async def written(message: SessionMessage, to_client: ToClient) -> str | None:
+    """A message as JSON. None where it cannot be written, which is the caller's mistake and costs no other call: the
+    error that answers it goes `to_client`, where somebody waits for an answer."""
     try:
         text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
         text.encode()
         return text
     except ValueError:
-        if not isinstance(message.message, mcp_types.JSONRPCRequest):
-            return None
-        error = mcp_types.ErrorData(code=mcp_types.INVALID_PARAMS, message=unwritable(message.message.method))
-        return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=message.message.id, error=error))
+        if isinstance(request := message.message, mcp_types.JSONRPCRequest):
+            error = mcp_types.ErrorData(code=mcp_types.INVALID_PARAMS, message=unwritable(request.method))
+            with contextlib.suppress(*CLOSED):
+                await to_client.send(SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=request.id, error=error)))
+        return None
 
 
 def unwritable(method: str) -> str:

@@ -18,11 +18,11 @@ from typing import Any, TextIO
 
 import anyio
 import anyio.lowlevel
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
 
 from ..daemon_threads import call_in_daemon_thread
-from .messages import CLOSED, Incoming, LineSplitter, LongLine, written
+from .messages import CLOSED, Incoming, LineSplitter, LongLine, ToClient, written
 from .watchdog import MARK, strays, watchdog
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -242,8 +242,6 @@ def group_members(group: int) -> dict[int, list[str]]:
 
 _FLUSH_S = 0.5
 
-Reading = MemoryObjectSendStream[SessionMessage | Exception]
-
 
 class StdioStreams:
     """The messages of one process, for the SDK's client."""
@@ -284,7 +282,7 @@ class StdioStreams:
             for stream in (to_client, from_server, to_server, from_client):
                 stream.close()
 
-    async def _read(self, to_client: Reading) -> None:
+    async def _read(self, to_client: ToClient) -> None:
         lines = LineSplitter(self._incoming.limit)
         with contextlib.suppress(OSError):
             try:
@@ -299,16 +297,11 @@ class StdioStreams:
             while await self._process.read():
                 continue
 
-    async def _write(self, from_client: MemoryObjectReceiveStream[SessionMessage], to_client: Reading) -> None:
+    async def _write(self, from_client: MemoryObjectReceiveStream[SessionMessage], to_client: ToClient) -> None:
         try:
             async for message in from_client:
-                text = written(message)
-                if isinstance(text, str):
+                if (text := await written(message, to_client)) is not None:
                     await self._process.write(text.encode() + b"\n")
-                    continue
-                if text is not None:
-                    with contextlib.suppress(*CLOSED):
-                        await to_client.send(text)
         except OSError:
             # It may still be alive, but hears nothing more: the calls in flight must not wait for it.
             to_client.close()

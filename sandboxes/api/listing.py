@@ -14,10 +14,11 @@ from urllib.parse import quote
 
 from mcp_bridge.openapi.document import Parameter
 from mcp_bridge.openapi.requests import query_parts
+from mcp_bridge.safe_text import singular_of
 
 from .maker import kind_fits
 from .model import IDENTIFIERS, LINK, Filter, Plan, Query, Table, is_link
-from .paths import same_words, singular_of
+from .paths import same_words
 from .realistic import words_of
 from .requests import INVALID, Problem, Request
 from .shapes import Shape, Shapes

@@ -43,6 +43,9 @@ STATEFUL: frozenset[str] = frozenset(get_args(Role)) - {"event", "refused", "ans
 IDENTIFIERS = ("id", "uuid", "guid", "gid", "sid")
 """What a property that identifies a row is usually called."""
 
+KEY_TAILS = frozenset((*IDENTIFIERS, "number", "slug", "key", "code", "name"))
+"""Last words of what a row is named by: `order_number`."""
+
 STATES = frozenset(("status", "state", "phase", "stage"))
 """What a property is called that tells how far a row has come."""
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from mcp_bridge.openapi.document import Document, MediaType, Operation
-from mcp_bridge.openapi.schemas import View, with_heirs
+from mcp_bridge.openapi.schemas import PREFIX, View, with_heirs
+from mcp_bridge.safe_text import singular_of
 
 from . import paths
 from .model import IDENTIFIERS
@@ -41,7 +42,7 @@ def with_answers(document: Document) -> Document:
             continue
         if is_made:
             name = f"row of {row[next(iter(row))].path}"
-            schemas[name], known = known, {"$ref": f"#/$defs/{name}"}
+            schemas[name], known = known, {"$ref": f"{PREFIX}{name}"}
         named.setdefault(paths.word_of(steps), known)
         single = [row.get("get"), *([above.get("post"), *map(row.get, _CHANGES)] if is_made else [])]
         answers |= {id(one): known for one in single if one is not None}
@@ -93,7 +94,7 @@ def _is_open(shapes: Shapes, operation: Operation) -> bool:
 def _known(shapes: Shapes, row: Mapping[str, Operation], above: Mapping[str, Operation]) -> Any:
     """The row, as one of the two reads describes it; `None` where neither does."""
     for operation, is_list in ((row.get("get"), False), (above.get("get"), True)):
-        schema = None if operation is None else paths.answer_schema(operation, paths.success_of(operation))
+        schema = None if operation is None else paths.answer_schema(operation)
         if operation is not None and schema is not None:
             found = paths.envelope_of(shapes, schema, paths.word_of(paths.steps_of(operation.path)), lists=is_list)
             if found is not None and found.is_list == is_list:
@@ -112,7 +113,7 @@ def _made(shapes: Shapes, row: Mapping[str, Operation], above: Mapping[str, Oper
         return None
     operation = next(iter(row.values()))
     name = paths.names_of(operation.path)[-1]
-    words, own = words_of(name), words_of(paths.singular_of(paths.word_of(paths.steps_of(operation.path))))
+    words, own = words_of(name), words_of(singular_of(paths.word_of(paths.steps_of(operation.path))))
     is_id = bool(set(IDENTIFIERS) & set(words)) or words == own
     if not is_id and not {"put", "patch", "delete"} & row.keys():
         return None  # `/lists/{filter}` names some rows, and not one

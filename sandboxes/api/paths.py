@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mcp_bridge.openapi.document import Document, Operation
+from mcp_bridge.safe_text import singular_of
 
 from .model import Envelope
 from .realistic import words_of
@@ -68,15 +69,6 @@ def head_of(path: str, count: int) -> str:
     return "/" + "/".join([*version, *steps[:count]])
 
 
-def singular_of(name: str) -> str:
-    """`companies` is `company`; a word that is not a plural stays as it is."""
-    if name.endswith("ies") and len(name) > 4:
-        return name[:-3] + "y"
-    if re.search(r"(ss|sh|ch|x|z|(?<![ao])us)es$", name):
-        return name[:-2]
-    return name[:-1] if name.endswith("s") and not name.endswith(("ss", "us", "is")) else name
-
-
 def same_words(one: str, other: str) -> bool:
     """Whether two names are the same in any spelling: `orderId` and `order_id`."""
     return words_of(one) == words_of(other)
@@ -110,9 +102,9 @@ def body_schema(operation: Operation) -> Any:
     return None
 
 
-def answer_schema(operation: Operation, status: str) -> Any:
-    """The JSON schema of the answer with `status`, `None` where it has no JSON body."""
-    response = operation.responses.get(status)
+def answer_schema(operation: Operation, status: str | None = None) -> Any:
+    """The JSON schema of the answer with `status`, by default that of success; `None` where it has no JSON body."""
+    response = operation.responses.get(success_of(operation) if status is None else status)
     return None if response is None else json_schema(response.content)
 
 
@@ -265,10 +257,7 @@ def paths_of(document: Document, shapes: Shapes) -> dict[Steps, Path]:
         steps = steps_of(operation.path)
         path = found.setdefault(steps, Path(steps, operation.path))
         path.operations.setdefault(operation.method, operation)
-        schema = answer_schema(operation, success_of(operation))
-        lists = operation.method == "get" and steps[-1] != "{}"
-        found_there = None if schema is None else envelope_of(shapes, schema, path.word, lists=lists)
-        path.envelopes.setdefault(operation.method, found_there)
+        path.envelopes.setdefault(operation.method, _envelope_of_success(shapes, operation))
         path.run = sum(1 for _ in itertools.takewhile(lambda step: step == "{}", reversed(steps)))
     for path in found.values():
         if "get" in path.operations:
@@ -278,11 +267,14 @@ def paths_of(document: Document, shapes: Shapes) -> dict[Steps, Path]:
 
 def envelope_in(shapes: Shapes, paths: Mapping[Steps, Path], operation: Operation) -> Envelope | None:
     """What the answer of one of the document's operations holds."""
-    schema, steps = answer_schema(operation, success_of(operation)), steps_of(operation.path)
+    return _as_list(shapes, paths, operation, _envelope_of_success(shapes, operation))
+
+
+def _envelope_of_success(shapes: Shapes, operation: Operation) -> Envelope | None:
+    schema, steps = answer_schema(operation), steps_of(operation.path)
     if schema is None:
         return None
-    found = envelope_of(shapes, schema, word_of(steps), lists=operation.method == "get" and steps[-1] != "{}")
-    return _as_list(shapes, paths, operation, found)
+    return envelope_of(shapes, schema, word_of(steps), lists=operation.method == "get" and steps[-1] != "{}")
 
 
 def _as_list(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from mcp_bridge.openapi.document import Document, Operation
+from mcp_bridge.safe_text import singular_of
 
 from .listing import EVERYTHING, column_of, query_of
 from .model import HIDDEN, STATES, VALUE, Backend, Envelope, Item, Part, Plan, Role, Table
@@ -18,7 +19,6 @@ from .paths import (
     envelope_in,
     is_object,
     same_words,
-    singular_of,
     steps_of,
     success_of,
 )
@@ -138,7 +138,7 @@ class _Planner:
         role: Role | None
         if table.members is not None:
             role = _MEMBER_ROLES.get(method)
-            if method == "get" and answer_schema(operation, success_of(operation)) is None:
+            if method == "get" and answer_schema(operation) is None:
                 role = "check"
         else:
             role = self._put(operation, table) if method == "put" else _ROW_ROLES.get(method)
@@ -163,11 +163,9 @@ class _Planner:
         """
         if operation.method not in {"put", "post"} or any(part.table is not None for part in table.parts):
             return False
-        opening = re.split(r"\.\s|\n\n", operation.description, maxsplit=1)[0]
-        words = {word for text in (operation.operation_id, operation.summary, opening) for word in words_of(text)}
         above = self._finder.paths.get(steps_of(operation.path)[:-1])
         is_only = above is None or "post" not in above.operations
-        return bool(words & _CREATES) or ("201" in operation.responses and is_only)
+        return bool(_says(operation) & _CREATES) or ("201" in operation.responses and is_only)
 
     def _on_list(self, operation: Operation, listing: Listing, context: Item | None) -> Plan:
         table, method = self._finder.tables[listing.table], operation.method
@@ -178,7 +176,7 @@ class _Planner:
         row = self._shapes.of(table.schema)
         sent = body_schema(operation)
         sends_row = self._sends_row(operation, row) and (sent is None or is_object(self._shapes, sent))
-        gives_row = self._gives_row(operation, table) or answer_schema(operation, success_of(operation)) is None
+        gives_row = self._gives_row(operation, table) or answer_schema(operation) is None
         makes_row = sends_row and gives_row and not self._lists_rows(operation)
         if (*steps_of(operation.path), "{}") in self._finder.items:
             # A row can be read below, so that is what is made of its properties, whatever the document answers.
@@ -212,9 +210,7 @@ class _Planner:
         Of 2,100 PUTs in published documents three in four have no PATCH beside them and no word of a replacement, and
         those whose behaviour is known are partial updates.
         """
-        opening = re.split(r"\.\s|\n\n", operation.description, maxsplit=1)[0]
-        words = {word for text in (operation.operation_id, operation.summary, opening) for word in words_of(text)}
-        if words & _REPLACES or _WHOLE.search(operation.description):
+        if _says(operation) & _REPLACES or _WHOLE.search(operation.description):
             return "replace"
         sent = body_schema(operation)
         for step in self._body_path(operation, self._shapes.of(table.schema), table.singular):
@@ -386,6 +382,12 @@ class _Planner:
             if is_key or any(column_of(name, row) for name in item.properties):
                 return path, True
         return (), False
+
+
+def _says(operation: Operation) -> set[str]:
+    """The words of an operation's name, its summary and the opening of its description."""
+    opening = re.split(r"\.\s|\n\n", operation.description, maxsplit=1)[0]
+    return {word for text in (operation.operation_id, operation.summary, opening) for word in words_of(text)}
 
 
 _OUTCOMES = {

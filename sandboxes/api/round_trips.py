@@ -12,7 +12,7 @@ from mcp_bridge.openapi.document import Parameter
 from mcp_bridge.records import ToolResult
 
 from .maker import NOTHING, Maker, kind_fits, scalar_fits
-from .model import IDENTIFIERS, LINK, Item, Plan, Role, Table
+from .model import IDENTIFIERS, KEY_TAILS, LINK, Item, Plan, Role, Table
 from .paths import Steps, are_alike, is_object, names_of, steps_of
 from .realistic import words_of
 from .shapes import Shape, Shapes
@@ -28,7 +28,6 @@ _MOST_FIELDS = 3
 _MOST_ROWS = 100
 _EFFECTLESS = frozenset(["event", "refused"])
 _NUMBERED = frozenset(["index", "number", "iid", "no", "version"])
-_TAILS = frozenset([*IDENTIFIERS, "number", "slug", "key", "code", "name"])
 _SHAPING = frozenset(["enum", "const", "format", "pattern", "oneOf", "anyOf", "allOf"])
 
 
@@ -494,8 +493,8 @@ def _said(row: Mapping[str, Any], parameter: Parameter, singular: str) -> Any:
     """What an answer gives for a path's parameter: the property of its name, or else the id, where its type fits."""
     words, own, schema = words_of(parameter.name), words_of(singular), parameter.schema
     wanted = [words, words[len(own) :] if words[: len(own)] == own else [], [*own, *words]]
-    wanted += [words[-1:]] if set(words[-1:]) & _TAILS and words != own else []
-    wanted += [[one] for one in words_of(parameter.description) if one in _TAILS]
+    wanted += [words[-1:]] if set(words[-1:]) & KEY_TAILS and words != own else []
+    wanted += [[one] for one in words_of(parameter.description) if one in KEY_TAILS]
     is_text = _types(schema) == {"string"}
     inner = row.get("metadata")
     for candidate in filter(None, [*wanted, *([one] for one in IDENTIFIERS if not _NUMBERED & set(words))]):

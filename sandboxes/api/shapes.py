@@ -11,12 +11,12 @@ import jsonschema_rs
 from jsonschema.exceptions import best_match
 
 from mcp_bridge.openapi.document import Document
+from mcp_bridge.openapi.schemas import PREFIX
 from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, pattern_found, schema_errors
 from mcp_bridge.toolsets.schema_parts import replaced, schemas_in
 
 Schema = dict[str, Any]
 
-_PREFIX = "#/$defs/"
 _DEFINITION = "definition"
 """A keyword of our own: its value is the name of a definition that the value must be valid under."""
 _SEEING_INTO_OTHERS = frozenset({"unevaluatedItems", "unevaluatedProperties"})
@@ -49,7 +49,7 @@ class Validity:
     def holds(self, schema: Any, value: Any) -> bool:
         """Whether `value` is valid under `schema`, which must belong to the document or live as long as it."""
         if isinstance(schema, dict) and schema.keys() == {"$ref"}:
-            return self.holds(self._definitions[schema["$ref"].removeprefix(_PREFIX)], value)
+            return self.holds(self._definitions[schema["$ref"].removeprefix(PREFIX)], value)
         known = self._alone.get(id(schema))
         if known is None:
             known = self._alone[id(schema)] = (schema, self._compiled(schema))
@@ -88,7 +88,7 @@ def _referring(schema: Any) -> Any:
     made = replaced(schema, _referring)
     if "$ref" not in made:
         return made
-    name = made["$ref"].removeprefix(_PREFIX)
+    name = made["$ref"].removeprefix(PREFIX)
     return {key: one for key, one in made.items() if key != "$ref"} | {_DEFINITION: name}
 
 
@@ -272,7 +272,7 @@ class Shapes:
             return Shape()
         shape = _own(schema)
         if "$ref" in schema:
-            name = schema["$ref"].removeprefix(_PREFIX)
+            name = schema["$ref"].removeprefix(PREFIX)
             target = self._flat(self._definitions[name], depth + 1)
             shape = self._merged(target, shape)
             shape.name = name
@@ -347,7 +347,7 @@ class Shapes:
         if isinstance(schema.get("enum"), list):
             return list(schema["enum"])
         parts = [*schema.get("allOf", ())]
-        parts += [self._definitions[schema["$ref"].removeprefix(_PREFIX)]] if "$ref" in schema else []
+        parts += [self._definitions[schema["$ref"].removeprefix(PREFIX)]] if "$ref" in schema else []
         found = [values for part in parts if (values := self._values(part, depth + 1)) is not None]
         return min(found, key=len, default=None)
 

@@ -13,9 +13,10 @@ from typing import Any, Literal
 
 from mcp_bridge.guard import numbered
 from mcp_bridge.openapi.document import Document, Operation
+from mcp_bridge.safe_text import singular_of
 
 from . import paths
-from .model import HIDDEN, IDENTIFIERS, Item, Link, Part, Table
+from .model import HIDDEN, KEY_TAILS, Item, Link, Part, Table
 from .realistic import words_of
 from .shapes import Shape, Shapes
 
@@ -30,7 +31,6 @@ _NAMED = (
 )  # fmt: skip
 _PERSON = ("id", "uuid", "login", "username", "user_name", "handle", "email", "name")
 _IDS = ("id", "uuid", "guid", "sha", "key", "code", "slug", "number", "name", "login", "username")
-_TAILS = frozenset((*IDENTIFIERS, "number", "slug", "key", "code", "name"))
 _METADATA = "metadata"
 _PEOPLE = frozenset(("user", "username", "login", "owner", "member", "author", "person", "collaborator"))
 
@@ -99,7 +99,7 @@ def _named(parameter: str, singular: str, usable: dict[str, Kind], wanted: Kind 
     words, own = words_of(parameter), words_of(singular)
     shorter = [words[len(own) :]] if words[: len(own)] == own and len(words) > len(own) else []
     shorter += [["login"]] if "".join(words) == "username" else []
-    tail = [words[-1:]] if words[-1] in _TAILS else []
+    tail = [words[-1:]] if words[-1] in KEY_TAILS else []
     tail += [words[:-1]] if words[-1] == "address" else []
     for candidate in [words, *shorter, [*own, *words], *tail, [*words, "name"]]:
         for name, kind in usable.items():
@@ -249,7 +249,7 @@ class TableFinder:
             return False
         above = self.paths.get(path.collection)
         is_made_here = above is not None and "post" in above.operations
-        if get is not None and path.row(["get"]) is None and paths.answer_schema(get, paths.success_of(get)) is None:
+        if get is not None and path.row(["get"]) is None and paths.answer_schema(get) is None:
             return paths.body_schema(get) is None
         if put is not None:
             return not is_made_here
@@ -259,10 +259,10 @@ class TableFinder:
     def _is_elsewhere(self, path: paths.Path, name: str) -> bool:
         """Whether rows of the definition `name` have a path named after it, and this one is not."""
         own = words_of(name)[-1:]
-        if words_of(paths.singular_of(path.word))[-1:] == own:
+        if words_of(singular_of(path.word))[-1:] == own:
             return False
         return any(
-            words_of(paths.singular_of(other.word))[-1:] == own and self._shapes.of(self._entity(other)).name == name
+            words_of(singular_of(other.word))[-1:] == own and self._shapes.of(self._entity(other)).name == name
             for other in (self.paths[steps] for steps in self._item_steps)
         )
 
@@ -301,7 +301,7 @@ class TableFinder:
     def _has_key(self, schema: Any, path: paths.Path) -> bool:
         row, name = self._shapes.of(schema), paths.names_of(path.written)[-1]
         usable = {one: kind for one, inner in row.properties.items() if (kind := _usable(inner, self._shapes))}
-        return _named(name, paths.singular_of(path.word), usable, None) is not None
+        return _named(name, singular_of(path.word), usable, None) is not None
 
     def _context(self, steps: paths.Steps) -> paths.Steps | None:
         """The longest path above that names a row."""
@@ -348,7 +348,7 @@ class TableFinder:
             name = ".".join(words[-size:])
         name = numbered(name, self.tables)
         path = paths.head_of(written, len(collection))
-        self.tables[name] = Table(name, path, schema, paths.singular_of(words[-1]))
+        self.tables[name] = Table(name, path, schema, singular_of(words[-1]))
         return self.tables[name]
 
     def _parent(self, table: Table, context: Item | None) -> str | None:
@@ -512,7 +512,7 @@ class TableFinder:
         selector = _SELECTORS.get(path.word)
         if known is not None and known[1].members is None:
             table = known[1]
-            if selector or (context is None and paths.same_words(paths.singular_of(table.singular), path.word)):
+            if selector or (context is None and paths.same_words(singular_of(table.singular), path.word)):
                 self.singles[path.steps] = (Item(path.written, table.name, context, (), False), selector or "first")
                 return
         if {"put", "patch", "post", "delete"} & set(path.operations):
@@ -570,10 +570,10 @@ class LinkFinder:
         `warehouse_code`, where `code` is the key of warehouses."""
         words = words_of(name)
         if words[:1] == ["id"]:
-            words = [*words[1:-1], paths.singular_of(words[-1]), "id"]
+            words = [*words[1:-1], singular_of(words[-1]), "id"]
         if len(words) < 2:
             return None
-        last = paths.singular_of(words[-1])
+        last = singular_of(words[-1])
         for size in range(len(words) - 1):
             found = self._nearest(self._by_word.get(tuple(words[size:-1]), []), table)
             if found is None or found.key.kind != kind:
@@ -617,7 +617,7 @@ def twins_of(name: str, links: Mapping[str, Link]) -> list[str]:
 
 def _stem(name: str) -> list[str]:
     words = words_of(name)
-    return words[:-1] if len(words) > 1 and paths.singular_of(words[-1]) in _KEY_WORDS else words
+    return words[:-1] if len(words) > 1 and singular_of(words[-1]) in _KEY_WORDS else words
 
 
 def names_parent(name: str, table: Table, tables: Mapping[str, Table]) -> bool:

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from mcp_bridge.access.redaction import without_inputs
 from mcp_bridge.appended_files import append_whole, cut_torn_line
 from mcp_bridge.errors import SourceError
-from mcp_bridge.records import ErrorKind, Tool, ToolResult
+from mcp_bridge.records import ErrorKind, Tool, ToolResult, compact_json
 from mcp_bridge.safe_text import and_more, json_in, with_texts
 from mcp_bridge.world import Setup, World, WorldSource
 
@@ -48,7 +48,7 @@ class _Line(BaseModel):
         """The line without its end."""
         always = {name: getattr(self, name) for name in ("kind", "format", "version") if hasattr(self, name)}
         found = {**always, **self.model_dump(exclude_defaults=True)}
-        text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+        text = compact_json(found)
         try:
             text.encode()
         except UnicodeEncodeError:  # half a surrogate pair, which some tools return and UTF-8 cannot hold

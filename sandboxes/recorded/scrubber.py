@@ -13,11 +13,8 @@ from functools import lru_cache, partial
 from typing import Any
 from urllib.parse import quote
 
-from mcp_bridge.access.redaction import HIDDEN, escaped, is_secret_name
+from mcp_bridge.access.redaction import HIDDEN, SHORTEST_SECRET, escaped, is_secret_name
 from mcp_bridge.errors import SourceError
-
-_SHORTEST_SECRET = 6
-"""Shorter values of an environment (`1`, `true`) are words that stand everywhere."""
 
 _SECRET_NAME = re.compile(
     r"secret|passw|passphrase|(?<!by)(?<!com)(?<!over)pass$|pwd|credential|cookie|bearer|authori[sz]ation|jwt"
@@ -239,13 +236,10 @@ def _known(secrets: tuple[str, ...]) -> tuple[list[str], re.Pattern[str] | None]
 
 def _forms(secret: str) -> Iterator[str]:
     """A secret as it stands, and as it stands inside JSON and inside a URL."""
-    for form in (
-        secret,
-        json.dumps(secret)[1:-1],
-        json.dumps(secret, ensure_ascii=False)[1:-1],
-        quote(secret, safe=""),
-    ):
-        if len(form) >= _SHORTEST_SECRET and form != HIDDEN:
+    in_json = (json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False))
+    for form in (secret, *in_json, quote(secret, safe="")):
+        # Shorter values of an environment (`1`, `true`) are words that stand everywhere.
+        if len(form) >= SHORTEST_SECRET and form != HIDDEN:
             yield form
 
 

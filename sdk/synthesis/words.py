@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mcp_bridge.safe_text import singular_of
+
 from ..verifiers.text_tokens import CAPITALS, CLOCK, DATE, iso_date, of_24_hours
 
 IDENTIFYING = frozenset({"id", "ids", "key", "uuid", "code", "number", "name", "title", "slug", "handle", "login"})
@@ -43,20 +45,12 @@ def words(name: str) -> list[str]:
     return [piece.lower() for piece in _PIECES.findall(name)]
 
 
-_IRREGULAR = {"people": "person", "children": "child", "shelves": "shelf", "statuses": "status", "indices": "index"}
+_IRREGULAR = {"people": "person", "children": "child", "shelves": "shelf", "indices": "index"}
 
 
 def singular(word: str) -> str:
     """Of a plain English plural. Example: `singular("policies") == "policy"`"""
-    if word in _IRREGULAR:
-        return _IRREGULAR[word]
-    if word.endswith("ies") and len(word) > 4:
-        return f"{word[:-3]}y"
-    if word.endswith(("sses", "xes", "ches", "shes")):
-        return word[:-2]
-    if word.endswith("s") and not word.endswith(("ss", "us", "is")) and len(word) > 2:
-        return word[:-1]
-    return word
+    return _IRREGULAR.get(word) or singular_of(word)
 
 
 def noun_of(name: str) -> str:

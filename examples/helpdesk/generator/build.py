@@ -93,7 +93,7 @@ def _tasks_of(intent: Intent, split: str, worlds: _Worlds) -> list[Task]:
             continue
         answers[answer.parts] += 1
         asked.add((setup["seed"], prompt))
-        wording = number + (len(intent.train) if split == "heldout" else 0)
+        wording = number + (len(intent.phrasings("train")) if split == "heldout" else 0)
         name = f"{intent.name}-{split}-{len(tasks)}"
         tasks.append({"id": name, "prompt": prompt, "setup": setup, **task, "family": f"{intent.name}/{wording}"})
         if len(tasks) == count:

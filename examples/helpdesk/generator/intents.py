@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mcp_bridge.records import ToolResult
@@ -79,7 +80,8 @@ Solve = Callable[[GoldRun, Slots], Answer]
 
 @dataclass(frozen=True)
 class Intent:
-    """One kind of request. `tier` is the number of calls of the right solution.
+    """One kind of request. `tier` is the number of calls of the right solution. `train` and `heldout`: the wordings on
+    each side of the split, one on each line.
 
     The slot `facet` is what is combined with the intent: no value of it is on both sides of the split. Where
     `held_facets` is given, those values are the held-out side's; elsewhere the two branches' names differ anyway.
@@ -89,25 +91,38 @@ class Intent:
     tier: int
     pick: Pick
     solve: Solve
-    train: tuple[str, ...]
-    heldout: tuple[str, ...]
+    train: str
+    heldout: str
     facet: str = "product"
     held_facets: tuple[str, ...] = ()
 
     def phrasings(self, split: str) -> tuple[str, ...]:
         """The request's wordings on one side of the split."""
-        return self.train if split == "train" else self.heldout
+        return _lines(self.train if split == "train" else self.heldout)
 
     def asks(self, split: str, slots: Slots) -> bool:
         """Whether this combination of intent and facet belongs to that side."""
         return not self.held_facets or (slots[self.facet] in self.held_facets) == (split == "heldout")
 
 
-def asking(wordings: tuple[str, ...], *questions: str) -> tuple[str, ...]:
+def asking(wordings: str, *questions: str) -> str:
     """The wordings of an act, each with a question in turn: what an answer must say has to be asked for."""
-    return tuple(f"{wording} {questions[turn % len(questions)]}" for turn, wording in enumerate(wordings))
+    turns = enumerate(_lines(wordings))
+    return "\n".join(f"{wording} {questions[turn % len(questions)]}" for turn, wording in turns)
 
 
-def lines(text: str) -> tuple[str, ...]:
-    """Wordings, one on each line."""
+AMOUNT, HELD_AMOUNT = ("How much was it?", "Tell me the amount."), ("What sum was that?",)
+NUMBER = ("What is its number?", "Tell me the number of the new order.")
+HELD_NUMBER = ("Under which number does the new order run?",)
+"""What is asked of several acts, and in held-out wordings: how much was refunded, and which order was placed."""
+
+
+def by_email(intent: Intent, name: str, solve: Solve, *, held_facets: tuple[str, ...] = ()) -> Intent:
+    """The same request about a customer who is named by the e-mail: it takes one more call, to find the id."""
+    train, heldout = (re.sub(r"[Cc]ustomer \{customer\}", "{email}", text) for text in (intent.train, intent.heldout))
+    tier = intent.tier + 1
+    return replace(intent, name=name, tier=tier, solve=solve, train=train, heldout=heldout, held_facets=held_facets)
+
+
+def _lines(text: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.strip().splitlines())

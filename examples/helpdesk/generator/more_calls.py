@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from . import picking, steps
-from .intents import Answer, GoldRun, Intent, Slots, asking, lines, says
+from . import picking, steps, three_calls
+from .intents import AMOUNT, HELD_AMOUNT, HELD_NUMBER, NUMBER, Answer, GoldRun, Intent, Slots, asking, by_email, says
 
 
 def _email_refund_refused(run: GoldRun, slots: Slots) -> Answer:
@@ -42,16 +42,6 @@ def _email_reorder(run: GoldRun, slots: Slots) -> Answer:
     return steps.place(run, customer, slots["product"], quantity)
 
 
-def _email_refund_by_policy(run: GoldRun, slots: Slots) -> Answer:
-    order = steps.order_by_email(run, slots)
-    return steps.refund_by_policy(run, order, slots["topic"], steps.the_product(slots))
-
-
-def _product_refund_by_policy(run: GoldRun, slots: Slots) -> Answer:
-    order = steps.order_by_customer(run, slots)
-    return steps.refund_by_policy(run, order, slots["topic"], steps.the_product(slots))
-
-
 def _email_policy_refused(run: GoldRun, slots: Slots) -> Answer:
     order = steps.order_by_email(run, slots)
     found = run.call("get_order", order_id=order)
@@ -59,35 +49,10 @@ def _email_policy_refused(run: GoldRun, slots: Slots) -> Answer:
     return steps.cannot_refund(run, order, found, min(found["total"], most), steps.the_product(slots))
 
 
-_REFUND = Intent(
+_REFUND = by_email(
+    three_calls.PRODUCT_REFUND,
     "email_refund",
-    4,
-    picking.orders(picking.refundable),
     lambda run, slots: steps.refund_in_full(run, steps.order_by_email(run, slots), steps.the_product(slots)),
-    asking(
-        lines(
-            """
-        Refund the total of the {product} order of {email}.
-        Please refund the {product} of {email} in full.
-        Give {email} a full refund for the {product}.
-        {email} should get a full refund for the {product}.
-        Can you refund the {product} order of {email} completely?
-        I promised {email} a full refund for the {product}. Do it.
-        """
-        ),
-        "How much was it?",
-        "Tell me the amount.",
-    ),
-    asking(
-        lines(
-            """
-        Pay back all the money for the {product} of {email}.
-        Return the whole amount of the {product} order to {email}.
-        {email} gets everything back for the {product}.
-        """
-        ),
-        "What sum was that?",
-    ),
 )
 
 _REORDER = Intent(
@@ -96,28 +61,23 @@ _REORDER = Intent(
     picking.orders(picking.in_stock_again),
     _email_reorder,
     asking(
-        lines(
-            """
+        """
         {email} wants the same {product} order again. Check the stock, then place the order.
         If enough is in stock, place the {product} order of {email} once more.
         Please repeat the {product} order of {email} if the stock is enough.
         Check the stock and order the same quantity of the {product} for {email} again.
         Can you repeat the {product} order of {email}? Look at the stock first.
         Place the same {product} order for {email} again, if the stock allows it.
-        """
-        ),
-        "What is its number?",
-        "Tell me the number of the new order.",
+        """,
+        *NUMBER,
     ),
     asking(
-        lines(
-            """
+        """
         The {product} order by {email} should be made a second time, provided there is stock.
         Make a copy of the {product} order by {email} after a look at the stock.
         See if we have enough, and then send {email} as many of the {product} as in the order before.
-        """
-        ),
-        "Under which number does the new order run?",
+        """,
+        *HELD_NUMBER,
     ),
 )
 
@@ -125,33 +85,56 @@ _REFUND_BY_POLICY = Intent(
     "email_refund_by_policy",
     5,
     picking.with_policy(picking.orders(picking.refundable)),
-    _email_refund_by_policy,
+    lambda run, slots: steps.refund_by_policy(
+        run, steps.order_by_email(run, slots), slots["topic"], steps.the_product(slots)
+    ),
     asking(
-        lines(
-            """
+        """
         The {product} of {email} was {topic}. Refund the total, but no more than the {topic} policy allows.
         Refund the {product} order of {email} up to the limit of the {topic} policy.
         Please refund the {product} of {email}, at most what the {topic} policy gives.
         {email} got a {topic} {product}. Refund as much of the total as the {topic} policy allows.
         Give {email} a refund for the {product}: the total or the limit of the {topic} policy, whichever is less.
         By the {topic} policy, refund {email} as much of the {product} order as you can.
-        """
-        ),
-        "How much was it?",
-        "Tell me the amount.",
+        """,
+        *AMOUNT,
     ),
     asking(
-        lines(
-            """
+        """
         Pay {email} back for the {product} as far as our policy on {topic} goes.
         The {product} for {email} arrived {topic}: return its total within the limit of that policy.
         Return to {email} the money for the {product}, capped by our policy for {topic}.
-        """
-        ),
-        "What sum was that?",
+        """,
+        *HELD_AMOUNT,
     ),
     facet="topic",
     held_facets=("damaged",),
+)
+
+_SWAP = Intent(
+    "swap",
+    4,
+    picking.orders(picking.status_is("processing"), picking.other_in_stock, other_product=True),
+    lambda run, slots: _swap(run, slots, slots["customer"], steps.order_by_customer(run, slots)),
+    asking(
+        """
+        Cancel the {product} order of customer {customer} and order as many of the {other} instead.
+        Customer {customer} wants the {other} instead of the {product}, in the same quantity. Change the order.
+        Please swap the {product} of customer {customer} for the same number of the {other}.
+        For customer {customer}, cancel the {product} and place an order for as many of the {other}.
+        Replace the {product} order of customer {customer} by one for the same quantity of the {other}.
+        Can you cancel the {product} of customer {customer} and order the same number of the {other}?
+        """,
+        *NUMBER,
+    ),
+    asking(
+        """
+        Customer {customer} chose wrongly: not the {product} but the {other}, as many. Put it right.
+        Call off the {product} for customer {customer}; the {other} shall come in its place, same quantity.
+        Turn the {product} order by customer {customer} into one of equal size for the {other}.
+        """,
+        *HELD_NUMBER,
+    ),
 )
 
 FOUR = (
@@ -174,92 +157,55 @@ FOUR = (
         picking.orders(picking.in_stock_again),
         _email_repeat,
         asking(
-            lines(
-                """
+            """
             Order the same quantity of the {product} for {email} as in the {product} order before.
             {email} wants the {product} order once again. Place it.
             Please repeat the {product} order of {email}.
             Place another {product} order for {email}, as large as the first.
             Can you place the {product} order of {email} a second time?
             {email} needs as many of the {product} as were in the {product} order. Order them.
-            """
-            ),
-            "What is its number?",
-            "Tell me the number of the new order.",
+            """,
+            *NUMBER,
         ),
         asking(
-            lines(
-                """
+            """
             Double what {email} has of the {product}: make one more order of the same size.
             Send {email} the {product} again, as many as in the earlier order.
             The {product} order by {email} should be made once more.
-            """
-            ),
-            "Under which number does the new order run?",
+            """,
+            *HELD_NUMBER,
         ),
     ),
     Intent(
         "product_refund_by_policy",
         4,
         picking.with_policy(picking.orders(picking.refundable)),
-        _product_refund_by_policy,
+        lambda run, slots: steps.refund_by_policy(
+            run, steps.order_by_customer(run, slots), slots["topic"], steps.the_product(slots)
+        ),
         asking(
-            lines(
-                """
+            """
             The {product} of customer {customer} was {topic}. Refund the total up to the limit of the {topic} policy.
             Refund the {product} order of customer {customer} up to the limit of the {topic} policy.
             Please refund the {product} of customer {customer}, at most what the {topic} policy gives.
             Customer {customer} got a {topic} {product}. Refund as much of the total as the {topic} policy allows.
             Refund customer {customer} the total of the {product} or the limit of the {topic} policy, whichever is less.
             By the {topic} policy, refund customer {customer} as much of the {product} order as you can.
-            """
-            ),
-            "How much was it?",
-            "Tell me the amount.",
+            """,
+            *AMOUNT,
         ),
         asking(
-            lines(
-                """
+            """
             Pay customer {customer} back for the {product} as far as our policy on {topic} goes.
             The {product} for customer {customer} arrived {topic}: return its total within the limit of that policy.
             Return to customer {customer} the money for the {product}, capped by our policy for {topic}.
-            """
-            ),
-            "What sum was that?",
+            """,
+            *HELD_AMOUNT,
         ),
         facet="topic",
         held_facets=("faulty",),
     ),
-    Intent(
-        "swap",
-        4,
-        picking.orders(picking.status_is("processing"), picking.other_in_stock, other_product=True),
-        lambda run, slots: _swap(run, slots, slots["customer"], steps.order_by_customer(run, slots)),
-        asking(
-            lines(
-                """
-            Cancel the {product} order of customer {customer} and order as many of the {other} instead.
-            Customer {customer} wants the {other} instead of the {product}, in the same quantity. Change the order.
-            Please swap the {product} of customer {customer} for the same number of the {other}.
-            For customer {customer}, cancel the {product} and place an order for as many of the {other}.
-            Replace the {product} order of customer {customer} by one for the same quantity of the {other}.
-            Can you cancel the {product} of customer {customer} and order the same number of the {other}?
-            """
-            ),
-            "What is its number?",
-            "Tell me the number of the new order.",
-        ),
-        asking(
-            lines(
-                """
-            Customer {customer} chose wrongly: not the {product} but the {other}, as many. Put it right.
-            Call off the {product} for customer {customer}; the {other} shall come in its place, same quantity.
-            Turn the {product} order by customer {customer} into one of equal size for the {other}.
-            """
-            ),
-            "Under which number does the new order run?",
-        ),
-    ),
+    _SWAP,
 )
 
 FIVE = (
@@ -271,36 +217,7 @@ FIVE = (
         solve=_email_policy_refused,
     ),
     _REORDER,
-    Intent(
-        "email_swap",
-        5,
-        picking.orders(picking.status_is("processing"), picking.other_in_stock, other_product=True),
-        _email_swap,
-        asking(
-            lines(
-                """
-            Cancel the {product} order of {email} and order as many of the {other} instead.
-            {email} wants the {other} instead of the {product}, in the same quantity. Change the order.
-            Please swap the {product} of {email} for the same number of the {other}.
-            For {email}, cancel the {product} and place an order for as many of the {other}.
-            Replace the {product} order of {email} by one for the same quantity of the {other}.
-            Can you cancel the {product} of {email} and order the same number of the {other}?
-            """
-            ),
-            "What is its number?",
-            "Tell me the number of the new order.",
-        ),
-        asking(
-            lines(
-                """
-            {email} chose wrongly: not the {product} but the {other}, as many. Put it right.
-            Call off the {product} for {email}; the {other} shall come in its place, same quantity.
-            Turn the {product} order by {email} into one of equal size for the {other}.
-            """
-            ),
-            "Under which number does the new order run?",
-        ),
-    ),
+    by_email(_SWAP, "email_swap", _email_swap),
 )
 
 INTENTS = (*FOUR, *FIVE)

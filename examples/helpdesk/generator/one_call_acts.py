@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 from . import picking, steps
-from .intents import Answer, GoldRun, Intent, Slots, asking, lines
+from .intents import HELD_NUMBER, NUMBER, Intent, asking
 
-
-def _cancel(run: GoldRun, slots: Slots) -> Answer:
-    return steps.cancel(run, slots["order"], steps.the_order(slots))
-
-
-def _refund(run: GoldRun, slots: Slots) -> Answer:
-    return steps.refund(run, slots["order"], slots["amount"], steps.the_order(slots))
-
-
-def _change_address(run: GoldRun, slots: Slots) -> Answer:
-    return steps.change_address(run, slots["order"], slots["address"], steps.the_order(slots))
-
-
-def _place(run: GoldRun, slots: Slots) -> Answer:
-    return steps.place(run, slots["customer"], slots["product"], slots["quantity"])
-
+PLACE = Intent(
+    "place",
+    1,
+    picking.purchases,
+    lambda run, slots: steps.place(run, slots["customer"], slots["product"], slots["quantity"]),
+    asking(
+        """
+        Order {quantity} of the {product} for customer {customer}.
+        Customer {customer} wants {quantity} of the {product}. Place the order.
+        Please place an order of {quantity} of the {product} for customer {customer}.
+        Place a new order for customer {customer}: {quantity} of the {product}.
+        Can you order the {product}, {quantity} of it, for customer {customer}?
+        Make a new order with {quantity} of the {product} for customer {customer}.
+        """,
+        *NUMBER,
+    ),
+    asking(
+        """
+        Customer {customer} would like to buy {quantity} of the {product}.
+        Put in an order by customer {customer} for {quantity} of the {product}.
+        Send {quantity} of the {product} to customer {customer} as a new order.
+        """,
+        *HELD_NUMBER,
+    ),
+)
 
 INTENTS = (
     Intent(
         "cancel",
         1,
         picking.orders(picking.status_is("processing")),
-        _cancel,
+        lambda run, slots: steps.cancel(run, slots["order"], steps.the_order(slots)),
         asking(
-            lines(
-                """
+            """
             Cancel order {order}.
             Please cancel order {order}.
             I want to cancel order {order}.
@@ -55,8 +63,7 @@ INTENTS = (
             Halt order {order}. The buyer does not want it now.
             Withdraw order {order}, it was an error.
             We were asked to strike order {order}. Do that.
-            """
-            ),
+            """,
             "How much is paid back?",
             "Tell me the amount paid back.",
             "What does the customer get back?",
@@ -64,16 +71,14 @@ INTENTS = (
             "How much money goes back?",
         ),
         asking(
-            lines(
-                """
+            """
             Stop order {order}, it is not wanted.
             Call off order {order}, please.
             Order {order} was a mistake. Take it back.
             Scrap order {order}, nobody needs it.
             The customer changed her mind about order {order}. Stop it.
             Please see to it that order {order} is called off.
-            """
-            ),
+            """,
             "What sum goes back to the customer?",
         ),
     ),
@@ -81,76 +86,39 @@ INTENTS = (
         "refund",
         1,
         picking.orders(picking.refundable),
-        _refund,
-        lines(
-            """
-            Refund {amount} for order {order}.
-            Please refund {amount} on order {order}.
-            Give the customer a refund of {amount} for order {order}.
-            Order {order} should get a refund of {amount}.
-            Can you refund order {order} with {amount}?
-            I promised a refund of {amount} on order {order}. Do it.
-            """
-        ),
-        lines(
-            """
-            Pay {amount} back for order {order}.
-            Return {amount} to the customer of order {order}.
-            Order {order} gets {amount} of its money back.
-            """
-        ),
+        lambda run, slots: steps.refund(run, slots["order"], slots["amount"], steps.the_order(slots)),
+        """
+        Refund {amount} for order {order}.
+        Please refund {amount} on order {order}.
+        Give the customer a refund of {amount} for order {order}.
+        Order {order} should get a refund of {amount}.
+        Can you refund order {order} with {amount}?
+        I promised a refund of {amount} on order {order}. Do it.
+        """,
+        """
+        Pay {amount} back for order {order}.
+        Return {amount} to the customer of order {order}.
+        Order {order} gets {amount} of its money back.
+        """,
     ),
     Intent(
         "change_address",
         1,
         picking.orders(picking.status_is("processing")),
-        _change_address,
-        lines(
-            """
-            Change the address of order {order} to {address}.
-            Please send order {order} to {address}.
-            Order {order} should go to {address}.
-            Set the address of order {order} to {address}.
-            The new address for order {order} is {address}.
-            Can you change where order {order} goes? It should be {address}.
-            """
-        ),
-        lines(
-            """
-            Redirect order {order} to {address}.
-            The customer moved. Deliver order {order} to {address}.
-            Update order {order}: ship it to {address}.
-            """
-        ),
+        lambda run, slots: steps.change_address(run, slots["order"], slots["address"], steps.the_order(slots)),
+        """
+        Change the address of order {order} to {address}.
+        Please send order {order} to {address}.
+        Order {order} should go to {address}.
+        Set the address of order {order} to {address}.
+        The new address for order {order} is {address}.
+        Can you change where order {order} goes? It should be {address}.
+        """,
+        """
+        Redirect order {order} to {address}.
+        The customer moved. Deliver order {order} to {address}.
+        Update order {order}: ship it to {address}.
+        """,
     ),
-    Intent(
-        "place",
-        1,
-        picking.purchases,
-        _place,
-        asking(
-            lines(
-                """
-            Order {quantity} of the {product} for customer {customer}.
-            Customer {customer} wants {quantity} of the {product}. Place the order.
-            Please place an order of {quantity} of the {product} for customer {customer}.
-            Place a new order for customer {customer}: {quantity} of the {product}.
-            Can you order the {product}, {quantity} of it, for customer {customer}?
-            Make a new order with {quantity} of the {product} for customer {customer}.
-            """
-            ),
-            "What is its number?",
-            "Tell me the number of the new order.",
-        ),
-        asking(
-            lines(
-                """
-            Customer {customer} would like to buy {quantity} of the {product}.
-            Put in an order by customer {customer} for {quantity} of the {product}.
-            Send {quantity} of the {product} to customer {customer} as a new order.
-            """
-            ),
-            "Under which number does the new order run?",
-        ),
-    ),
+    PLACE,
 )

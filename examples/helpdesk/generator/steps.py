@@ -1,4 +1,4 @@
-"""Steps that the longer solutions share.
+"""Steps that the solutions share.
 
 `what` is how the answer names the order: as the request did ("Order 4417", "The lamp"), so that an answer holds no
 other numbers than those that were asked for.
@@ -9,10 +9,20 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .intents import Answer, GoldRun, Slots, says
+from .intents import Answer, GoldRun, Slots, Solve, says
 
 _OTHER_STATUSES = ("processing", "shipped", "delivered")
 """Of a refusal's reason: a right answer may say that an order cannot be cancelled or refunded."""
+
+
+def read(tool: str, field: str, sentence: str, **arguments: str) -> Solve:
+    """One call and a sentence about one field of its result, `{found}`. `arguments`: argument to slot."""
+
+    def solve(run: GoldRun, slots: Slots) -> Answer:
+        found = run.call(tool, **{argument: slots[slot] for argument, slot in arguments.items()})[field]
+        return says(found, sentence.format(**slots, found=found))
+
+    return solve
 
 
 def customer_by_email(run: GoldRun, slots: Slots) -> str:

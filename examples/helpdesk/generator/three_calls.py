@@ -10,7 +10,7 @@ from itertools import product
 from sandboxes.changes import State
 
 from . import one_call_lookups, one_call_reads, picking, steps, two_calls
-from .intents import Answer, GoldRun, Intent, Slots, asking, lines, says
+from .intents import AMOUNT, HELD_AMOUNT, HELD_NUMBER, NUMBER, Answer, GoldRun, Intent, Slots, asking, by_email, says
 
 
 def _email_order_total(run: GoldRun, slots: Slots) -> Answer:
@@ -35,34 +35,35 @@ def _reorder(run: GoldRun, slots: Slots) -> Answer:
     return steps.place(run, found["customer"], found["product"], found["quantity"])
 
 
-_CANCEL = Intent(
+_CANCEL = by_email(
+    two_calls.CANCEL_PRODUCT,
     "email_cancel",
-    3,
-    picking.orders(picking.status_is("processing")),
     lambda run, slots: steps.cancel(run, steps.order_by_email(run, slots), steps.the_product(slots)),
+)
+
+PRODUCT_REFUND = Intent(
+    "product_refund",
+    3,
+    picking.orders(picking.refundable),
+    lambda run, slots: steps.refund_in_full(run, steps.order_by_customer(run, slots), steps.the_product(slots)),
     asking(
-        lines(
-            """
-        Cancel the {product} order of {email}.
-        Please cancel the {product} for {email}.
-        {email} wants to cancel the {product}.
-        {email} does not want the {product} any more. Cancel it.
-        Can you cancel the {product} order of {email}?
-        The {product} order of {email} should be cancelled.
         """
-        ),
-        "How much is paid back?",
-        "Tell me the amount paid back.",
+        Refund the total of the {product} order of customer {customer}.
+        Please refund the {product} of customer {customer} in full.
+        Give customer {customer} a full refund for the {product}.
+        Customer {customer} should get a full refund for the {product}.
+        Can you refund the {product} order of customer {customer} completely?
+        I promised customer {customer} a full refund for the {product}. Do it.
+        """,
+        *AMOUNT,
     ),
     asking(
-        lines(
-            """
-        Stop the {product} order by {email}, it is not wanted.
-        Call off the {product} for {email}, please.
-        The {product} of {email} was a mistake. Take the order back.
         """
-        ),
-        "What sum goes back to the customer?",
+        Pay back all the money for the {product} of customer {customer}.
+        Return the whole amount of the {product} order to customer {customer}.
+        Customer {customer} gets everything back for the {product}.
+        """,
+        *HELD_AMOUNT,
     ),
 )
 
@@ -74,112 +75,32 @@ ONE_PART = (
         pick=picking.orders(picking.status_is("shipped", "delivered", "cancelled")),
         solve=_email_cancel_refused,
     ),
-    Intent(
-        "email_order_total",
-        3,
-        picking.orders(),
-        _email_order_total,
-        lines(
-            """
-            What is the total of the {product} order of {email}?
-            How much did {email} pay for the {product} order?
-            {email} ordered the {product}. What was the total?
-            Tell me the total of the order of {email} with the {product}.
-            How much money was the {product} order of {email}?
-            Please check the total for the {product} order of {email}.
-            """
-        ),
-        lines(
-            """
-            What was the bill when {email} ordered the {product}?
-            How expensive was the {product} order by {email}?
-            I need the sum of the {product} order that {email} made.
-            """
-        ),
-        facet="status",
-        held_facets=("cancelled",),
-    ),
-    Intent(
-        "email_address",
-        3,
-        picking.orders(picking.status_is("processing")),
-        _email_address,
-        lines(
-            """
-            Change the address of the {product} order of {email} to {address}.
-            Please send the {product} of {email} to {address}.
-            The {product} order of {email} should go to {address}.
-            Set the address of the {product} for {email} to {address}.
-            The new address for the {product} of {email} is {address}.
-            Can you send the {product} order of {email} to {address}?
-            """
-        ),
-        lines(
-            """
-            Redirect the {product} order by {email} to {address}.
-            {email} moved. Deliver the {product} to {address}.
-            Update the {product} order of {email}: ship it to {address}.
-            """
-        ),
-    ),
-    Intent(
-        "product_refund",
-        3,
-        picking.orders(picking.refundable),
-        lambda run, slots: steps.refund_in_full(run, steps.order_by_customer(run, slots), steps.the_product(slots)),
-        asking(
-            lines(
-                """
-            Refund the total of the {product} order of customer {customer}.
-            Please refund the {product} of customer {customer} in full.
-            Give customer {customer} a full refund for the {product}.
-            Customer {customer} should get a full refund for the {product}.
-            Can you refund the {product} order of customer {customer} completely?
-            I promised customer {customer} a full refund for the {product}. Do it.
-            """
-            ),
-            "How much was it?",
-            "Tell me the amount.",
-        ),
-        asking(
-            lines(
-                """
-            Pay back all the money for the {product} of customer {customer}.
-            Return the whole amount of the {product} order to customer {customer}.
-            Customer {customer} gets everything back for the {product}.
-            """
-            ),
-            "What sum was that?",
-        ),
-    ),
+    by_email(two_calls.PRODUCT_TOTAL, "email_order_total", _email_order_total, held_facets=("cancelled",)),
+    by_email(two_calls.ADDRESS_PRODUCT, "email_address", _email_address),
+    PRODUCT_REFUND,
     Intent(
         "refund_by_policy",
         3,
         picking.with_policy(picking.orders(picking.refundable)),
         lambda run, slots: steps.refund_by_policy(run, slots["order"], slots["topic"], steps.the_order(slots)),
         asking(
-            lines(
-                """
+            """
             Order {order} was {topic}. Refund the total, but no more than the {topic} policy allows.
             Refund order {order} up to the limit of the {topic} policy.
             Please refund order {order}, at most what the {topic} policy gives.
             The goods of order {order} were {topic}. Refund as much of the total as the {topic} policy allows.
             Give a refund for order {order}: the total or the limit of the {topic} policy, whichever is less.
             By the {topic} policy, refund as much of order {order} as you can.
-            """
-            ),
-            "How much was it?",
-            "Tell me the amount.",
+            """,
+            *AMOUNT,
         ),
         asking(
-            lines(
-                """
+            """
             Pay back order {order} as far as our policy on {topic} goes.
             Order {order} arrived {topic}: return its total within the limit of that policy.
             Return the money for order {order}, capped by our policy for {topic}.
-            """
-            ),
-            "What sum was that?",
+            """,
+            *HELD_AMOUNT,
         ),
         facet="topic",
         held_facets=("late",),
@@ -190,28 +111,23 @@ ONE_PART = (
         picking.orders(picking.in_stock_again),
         _reorder,
         asking(
-            lines(
-                """
+            """
             If enough is in stock, place order {order} once more.
             The customer of order {order} wants the same again. Check the stock, then place the order.
             Please repeat order {order} if the stock is enough.
             Check the stock and order the same as in order {order} again.
             Can you repeat order {order}? Look at the stock first.
             Place the same order as {order} for the same customer, if the stock allows it.
-            """
-            ),
-            "What is its number?",
-            "Tell me the number of the new order.",
+            """,
+            *NUMBER,
         ),
         asking(
-            lines(
-                """
+            """
             Order {order} should be made a second time, provided there is stock.
             Make a copy of order {order} after a look at the stock.
             See if we have enough, and then send what is in order {order} again as a new order.
-            """
-            ),
-            "Under which number does the new order run?",
+            """,
+            *HELD_NUMBER,
         ),
     ),
 )
@@ -266,17 +182,17 @@ def _pair(first: Intent, second: Intent, *, held: bool) -> Intent:
         other = second.solve(run, {key.removeprefix("second_"): v for key, v in slots.items() if key[:7] == "second_"})
         return Answer((*one.parts, *other.parts), f"{one.sentence} {other.sentence}")
 
-    def joined(split: str, frames: tuple[str, ...]) -> tuple[str, ...]:
+    def joined(split: str, frames: tuple[str, ...]) -> str:
         ones, others = first.phrasings(split), [text.replace("{", "{second_") for text in second.phrasings(split)]
         turns = range(max(len(ones), len(frames)))
-        return tuple(
+        return "\n".join(
             frames[turn % len(frames)].format(first=ones[turn % len(ones)], second=others[(turn + 1) % len(others)])
             for turn in turns
         )
 
     name = f"{first.name}+{second.name}"
-    train = () if held else joined("train", _JOINED)
-    heldout = joined("heldout", _JOINED_HELD) if held else ()
+    train = "" if held else joined("train", _JOINED)
+    heldout = joined("heldout", _JOINED_HELD) if held else ""
     return Intent(name, 3, pick, solve, train, heldout, facet="pair")
 
 

@@ -71,6 +71,7 @@ def oauth(token_url: str) -> dict[str, Any]:
     [
         ("header", "k-123456", "x-key", "k-123456"),
         ("header", "k", "x-key", "k"),
+        ("header", "Basic no-pair-123456", "x-key", "Basic no-pair-123456"),
         ("cookie", "k/123456", "cookie", "key=k/123456"),
         ("bearer", "t-123456", "authorization", "Bearer t-123456"),
         ("oidc", "t-123456", "authorization", "Bearer t-123456"),

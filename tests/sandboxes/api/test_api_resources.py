@@ -903,6 +903,15 @@ def test_a_manager_is_one_of_the_users() -> None:
     assert "there is no user 'ghost'" in twin.call_now("createUser", {"name": "Ann", "manager_id": "ghost"}).text
 
 
+@pytest.mark.parametrize(
+    ("rows", "one"),
+    [("sizes", "size"), ("buses", "bus"), ("uses", "use"), ("companies", "company"), ("boxes", "box"), ("os", "os")],
+)
+def test_a_missing_row_is_called_by_the_word_for_one_of_its_collection(rows: str, one: str) -> None:
+    twin = ApiTwin(api(crud(f"/{rows}", "Row", TASK, FIELDS, kind=NUMBER)))
+    assert f"There is no {one} " in twin.call_now("getRow", {"id": 10**6}).text
+
+
 def test_rows_that_are_made_several_at_once_are_tried_with_the_rows_that_they_name() -> None:
     paths = crud("/users", "User", USER, record(["name"], name=TEXT))
     row = record(["id", "title"], id=TEXT, title=TEXT, owner_id=TEXT)

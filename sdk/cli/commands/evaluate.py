@@ -298,7 +298,6 @@ def report(
       toolbake report runs/first --errors
       toolbake report runs/seed-0 runs/seed-1 runs/seed-2 --to runs/three-seeds
     """
-    from ...errors import ConfigError
     from ...evaluation.report import report_of
     from ...evaluation.report_text import render_errors
 

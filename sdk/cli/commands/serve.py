@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from ...errors import ConfigError, ToolbakeError
 from ..options import CallParser, ClientsKey, Host, arg, opt
 
 if TYPE_CHECKING:
@@ -145,7 +146,6 @@ def serve(
       toolbake serve runs/desk --engine vllm
       DESK_KEY=... toolbake serve runs/desk --host 0.0.0.0 --port 8080 --api-key-env DESK_KEY
     """
-    from ...errors import ConfigError
     from ...process import keep_loaded_objects
     from ...progress import Console
     from ...serving import serve
@@ -230,7 +230,6 @@ def _reloaded_by_sighup(server: Server | VllmServer) -> Iterator[None]:
 
 
 def _reload(server: Server, closing: threading.Event) -> None:
-    from ...errors import ToolbakeError
 
     try:
         server.reload()

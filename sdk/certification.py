@@ -18,7 +18,7 @@ from mcp_bridge.extras import require_extra
 
 from .connecting import connect
 from .errors import ConfigError, StoppedByAlarm, ToolbakeError, plain_errors, require_number
-from .evaluation.conditions import is_success, require_threshold
+from .evaluation.conditions import is_success
 from .policies.model_source import check_model_source
 from .probing.certificate import Certificate, TrainedAttack, judge_probes, play_probes
 from .probing.probes import ATTACKS, GOLD
@@ -73,7 +73,7 @@ async def certify_async(
     known = [GOLD.name, *(probe.name for probe in ATTACKS), TRAINED]
     if unknown := [name for name in allow if name not in known]:
         raise ConfigError(f"there is no probe {unknown[0]!r} to allow; the probes are {', '.join(known)}")
-    require_threshold(threshold)
+    require_number("threshold", threshold)
     require_number("most_tasks", most_tasks, least=1, whole=True)
     require_number("train_minutes", train_minutes, least=0)
     require_number("concurrency", concurrency, least=1, whole=True)

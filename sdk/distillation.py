@@ -21,7 +21,7 @@ from mcp_bridge.safe_text import listed
 from .alarms import is_canary
 from .connecting import connect
 from .errors import ConfigError, RunFolderError, require_number
-from .evaluation.conditions import is_success, require_threshold
+from .evaluation.conditions import is_success
 from .evaluation.measurement import measure
 from .evaluation.report import CONDITIONS
 from .policies.model_source import (
@@ -327,7 +327,7 @@ def _check_wanted(licence: str, samples: int, per_task: int, threshold: float, p
         raise ConfigError('`licence` is empty; name what the examples may be used under, for example "apache-2.0"')
     for name, value in (("samples", samples), ("per_task", per_task)):
         require_number(name, value, least=1, whole=True)
-    require_threshold(threshold)
+    require_number("threshold", threshold)
     require_writable(path)
     if path.exists():
         raise ConfigError(f"{path} exists already; give another path, or remove it first")

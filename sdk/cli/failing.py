@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from ..errors import ToolbakeError
+
 if TYPE_CHECKING:
     from ..records import Rollout
 
@@ -176,8 +178,6 @@ def _heard_by_asyncio() -> Iterator[None]:
 
 def require_no_failure(rollout: Rollout) -> None:
     """Raises `ToolbakeError` where something around the policy broke."""
-    from ..errors import ToolbakeError
-
     failure = rollout.failure
     if failure is not None:
         raise ToolbakeError(
@@ -207,8 +207,6 @@ def _end(error: BaseException, debug: bool) -> NoReturn:
 def _mendable(error: BaseException) -> list[str] | None:
     """The messages of what a user can fix; None where anything else is among it."""
     from mcp_bridge.errors import BridgeError
-
-    from ..errors import ToolbakeError
 
     if isinstance(error, BaseExceptionGroup):
         found: list[str] = []

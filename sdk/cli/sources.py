@@ -196,8 +196,8 @@ def user_source(model: str | None, key_env: str | None) -> Any:
     return second_model(model, key_env, "--user-model", "--user-key")
 
 
-def key_from(variable: str, option: str = "--api-key-env") -> str | None:
-    """The key in an environment variable; None for an empty name. Raises `ConfigError` where it is not set."""
+def key_from(variable: str | None, option: str = "--api-key-env") -> str | None:
+    """The key in an environment variable; None without a name. Raises `ConfigError` where it is not set."""
     return secret_from(variable, option) if variable else None
 
 
@@ -242,7 +242,11 @@ def load_named(text: str, what: str) -> Any:
         try:
             found = getattr(found, word)
         except AttributeError:
-            raise ConfigError(_no_such_name(what, match["module"], match["name"], module)) from None
+            names = public_names(module)
+            raise ConfigError(
+                f"{what}: {match['module']} has no {match['name']!r}.{did_you_mean(match['name'], names)} It has: "
+                f"{and_more(names, _MOST_SHOWN) or 'nothing'}"
+            ) from None
     return found
 
 
@@ -254,7 +258,8 @@ def load_module(name: str, what: str) -> ModuleType:
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{what}: {name} cannot be loaded: {_described(error)}") from error
+        line = "" if isinstance(error, SyntaxError) else users_line(error)  # its text names the line itself
+        raise ConfigError(f"{what}: {name} cannot be loaded: {type(error).__name__}: {error}{line}") from error
 
 
 def _load_file(path: Path, what: str) -> ModuleType:
@@ -297,19 +302,6 @@ def _load_module(name: str, what: str) -> ModuleType:
 def _put_first(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-
-
-def _described(error: BaseException) -> str:
-    """The error with the line of the user's file where it came from."""
-    if isinstance(error, SyntaxError):
-        return f"{type(error).__name__}: {error}"
-    return f"{type(error).__name__}: {error}{users_line(error)}"
-
-
-def _no_such_name(what: str, module_name: str, wanted: str, module: ModuleType) -> str:
-    names = public_names(module)
-    shown = and_more(names, _MOST_SHOWN) or "nothing"
-    return f"{what}: {module_name} has no {wanted!r}.{did_you_mean(wanted, names)} It has: {shown}"
 
 
 def public_names(module: ModuleType) -> list[str]:

@@ -198,11 +198,6 @@ class ConditionSummary(BaseModel):
     """Over all rollouts, scored or not."""
 
 
-def require_threshold(threshold: float, name: str = "threshold") -> None:
-    """Raises `ConfigError` for a threshold that no score reaches or fails to reach, such as `nan`."""
-    require_number(name, threshold)
-
-
 def is_success(rollout: Rollout, threshold: float) -> bool:
     """Whether a scored rollout reaches the threshold. Scores that are sums may miss it by rounding."""
     return rollout.scored and rollout.verdict is not None and rollout.verdict.score >= threshold - 1e-9
@@ -227,14 +222,10 @@ def success_by_task(rollouts: Iterable[Rollout], threshold: float) -> dict[str, 
 
 def score_by_task(rollouts: Iterable[Rollout]) -> dict[str, float]:
     """The mean score of each task's scored rollouts."""
-    return {task: math.fsum(score_of(r) for r in tries) / len(tries) for task, tries in by_task(rollouts).items()}
-
-
-def score_of(rollout: Rollout) -> float:
-    """The score of a scored rollout."""
-    if rollout.verdict is None:
-        raise ValueError(f"rollout {rollout.id!r} has no verdict; only scored rollouts have a score")
-    return rollout.verdict.score
+    return {
+        task: math.fsum(r.verdict.score for r in tries if r.verdict is not None) / len(tries)
+        for task, tries in by_task(rollouts).items()
+    }
 
 
 def score_bounds(scores: Iterable[float]) -> tuple[float, float]:
@@ -479,7 +470,7 @@ def compare_paired(
 ) -> PairedComparison:
     """Compare two conditions on the tasks scored in both. Tries at the same task are averaged first. Raises
     `ConfigError` for a threshold that is no finite number."""
-    require_threshold(threshold)
+    require_number("threshold", threshold)
     before, after = success_by_task(first, threshold), success_by_task(second, threshold)
     both = sorted(before.keys() & after.keys())
     families = families_by_task([*first, *second], cluster_by)
@@ -573,8 +564,6 @@ class Example(BaseModel):
 
 def choose_examples(conditions: Mapping[str, Sequence[Rollout]], *, threshold: float) -> list[Example]:
     """Rollouts of the last condition, set against the first where there are two. See `RULE`."""
-    if not conditions:
-        return []
     names = list(conditions)
     last = by_task(conditions[names[-1]])
     first = by_task(conditions[names[0]]) if len(names) > 1 else {}

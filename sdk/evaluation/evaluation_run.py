@@ -43,7 +43,7 @@ from ..traces.run_folder import RunFolder
 from ..users.fidelity import UserJudge
 from ..users.played_users import open_users, users_identity
 from ..verifiers import VerifierLike, check_verifier, verifier_identity
-from .conditions import FAMILY, Price, read_prices, require_cluster, require_threshold
+from .conditions import FAMILY, Price, read_prices, require_cluster
 from .faults import FaultJudge, find_faults, judged_faults
 from .measurement import (
     OutsideVerdicts,
@@ -275,7 +275,7 @@ async def evaluate_async(
     plan = make_plan(model, models, baseline, tool_prompts, verdicts or (), strict_tools)
     elsewhere = read_verdicts(verdicts, {*plan.policies, *(one.name for one in plan.conditions if one.name)})
     progress = progress or Silent()
-    require_threshold(success_threshold, "success_threshold")
+    require_number("success_threshold", success_threshold)
     require_number("concurrency", concurrency, least=1, whole=True)
     require_number("seed", seed, whole=True)
     _require_samples(plan, samples, temperature)

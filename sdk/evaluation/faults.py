@@ -328,7 +328,7 @@ def _beside_gold(
         differing = wanted.differing(call)
         values = {n: call.arguments[n] for n in differing if n in call.arguments}
         argument = ungrounded_argument(call.name, values, words_before(rollout, record.turn), tools)
-        detail = f"{_written(call)} in place of {_wanted(wanted)}"
+        detail = f"{_written(call)} in place of {_written(wanted)}"
         kind: FaultKind = "ungrounded_argument" if argument else "wrong_argument"
         yield _fault(kind, record, detail, argument or (differing[0] if differing else ""))
     elif not any(other.name == call.name for other in gold) and not _only_reads(call.name, tools):
@@ -358,7 +358,7 @@ def _at_the_end(rollout: Rollout, gold: list[GoldCall] | None) -> Iterator[Fault
     required = expected_answer(rollout.task)
     right = bool(required) and says(rollout.answer, required)
     if missing:
-        wanted = ", ".join(map(_wanted, missing))
+        wanted = ", ".join(map(_written, missing))
         yield Fault(kind="gave_up", turn=turn, tool=missing[0].name, detail=cut(f"answered without {wanted}", 300))
     elif not right and (not rollout.answer.strip() or _REFUSAL.search(rollout.answer)):
         yield Fault(kind="gave_up", turn=turn, detail=f"the answer: {answer}")
@@ -396,12 +396,9 @@ def _fault(kind: FaultKind, record: CallRecord, detail: str, argument: str = "")
     return Fault(kind=kind, turn=record.turn, tool=record.call.name, argument=argument, detail=detail)
 
 
-def _written(call: ToolCall) -> str:
-    return cut(call_in_words(call.name, call.arguments, patterns=False, most=200), 200)
-
-
-def _wanted(call: GoldCall) -> str:
-    return cut(call_in_words(call.name, call.arguments, patterns=call.patterns, most=200), 200)
+def _written(call: ToolCall | GoldCall) -> str:
+    patterns = isinstance(call, GoldCall) and call.patterns
+    return cut(call_in_words(call.name, call.arguments, patterns=patterns, most=200), 200)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from mcp_bridge.extras import missing_modules
 from mcp_bridge.records import Tool
 from mcp_bridge.sources.specs import HttpSpec, OpenApiSpec, StdioSpec
 
-from ..errors import ConfigError, RunFolderError, wrong_fields
+from ..errors import ConfigError, RunFolderError, require_number, wrong_fields
 from ..records import Rollout
 from ..traces.atomic_files import make_folder, read_json, write_bytes, write_json
 from ..traces.identity import installed_versions, plain_config, seeds_of, without_secrets
@@ -35,7 +35,6 @@ from .conditions import (
     in_order,
     read_prices,
     require_cluster,
-    require_threshold,
     score_bounds,
     score_by_task,
     success_by_task,
@@ -264,7 +263,7 @@ def build_report(
     """
     if not conditions:
         raise ValueError("there are no conditions to report; give at least one, such as {'untrained': rollouts}")
-    require_threshold(success_threshold, "success_threshold")
+    require_number("success_threshold", success_threshold)
     compared = in_order(list(conditions)) if pairs is None else list(pairs)
     if unknown := [name for pair in compared for name in pair if name not in conditions]:
         raise ConfigError(f"pairs names {unknown[0]!r}, which is no condition; there are {', '.join(conditions)}")
@@ -409,7 +408,7 @@ def report_of(
     known = {name: cost.price for name, condition in earlier.conditions.items() if (cost := condition.cost)}
     families = cluster_by or earlier.cluster_by
     threshold = earlier.success_threshold if success_threshold is None else success_threshold
-    require_threshold(threshold, "success_threshold")
+    require_number("success_threshold", threshold)
     faults = {
         name: find_faults(of_condition, threshold=threshold, tools=noted.tools)
         for name, of_condition in measured.items()

@@ -3,6 +3,7 @@ with them."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -291,11 +292,8 @@ def _explained(
             left.remove(number)
             findings.append(_changed(found, announced[number], name))
     gaps: dict[int, deque[int]] = defaultdict(deque)
-    rank = 0
     for number in left:
-        while rank < len(there) and there[rank] < number:
-            rank += 1
-        gaps[rank].append(number)
+        gaps[bisect_left(there, number)].append(number)
     for found in rest:
         if gaps[found.after]:
             number = gaps[found.after].popleft()

@@ -40,7 +40,7 @@ from .expected_run import (
 from .saved_weights import compare_file, compare_files, compare_folders, compare_weights
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     from ..judging.verdicts import AuditCall
 
@@ -186,7 +186,7 @@ async def verify_run(
     given, root = root, root.strip().lower() if root is not None else None
     if root is not None and re.fullmatch("[0-9a-f]{64}", root) is None:
         raise ConfigError(f"`root` is {given!r}; give the 64 hexadecimal digits that verify prints as the root")
-    key = _public_key(public_key) if public_key is not None else None
+    key = _key(public_key, is_private=False) if public_key is not None else None
     if verifier is not None:
         check_verifier(verifier)
     check = _Check(_folder(path))
@@ -352,9 +352,11 @@ class _Check:
             if file.stem not in expected.finished:
                 self._wrong(Finding("added", f"stages/{file.name}", None, "no entry of the evidence announced it"))
         for compare in (compare_folders, compare_files, compare_weights):
-            findings, notes = compare(self.path, expected)
-            self._wrong(*findings)
-            self.found.notes += notes
+            for told in compare(self.path, expected):
+                if isinstance(told, Finding):
+                    self._wrong(told)
+                else:
+                    self.found.notes.append(told)
 
     def _earlier_run_files(self) -> set[str]:
         """The SHA-256 of `run.json` as it is, and as it was before each of its resumes was added."""
@@ -463,7 +465,6 @@ class _Check:
 # The signature over a run's root (Ed25519, RFC 8032): who holds the key vouches for what the run recorded.
 
 SIGNATURE = "evidence.sig.json"
-_HOW = "make one with: openssl genpkey -algorithm ed25519 -out key.pem"
 
 
 def signature_of(root: str, entries: int, key_file: Path) -> bytes:
@@ -472,7 +473,7 @@ def signature_of(root: str, entries: int, key_file: Path) -> bytes:
     What is signed are the ASCII bytes `toolbake evidence <entries> <root>`. Raises `ConfigError` for a file that is no
     Ed25519 private key in PEM without a passphrase.
     """
-    key = _private_key(key_file)
+    key = _key(key_file, is_private=True)
     return _signature_file(root, entries, key.public_key().public_bytes_raw(), key.sign(_message(root, entries)))
 
 
@@ -517,33 +518,24 @@ def _message(root: str, entries: int) -> bytes:
     return f"toolbake evidence {entries} {root}".encode()
 
 
-def _private_key(path: Path) -> Ed25519PrivateKey:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+def _key(path: Path, *, is_private: bool) -> Any:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
+    what, how = "public key in PEM", "write it with: openssl pkey -in key.pem -pubout -out public.pem"
+    if is_private:
+        what, how = (
+            "private key in PEM without a passphrase",
+            "make one with: openssl genpkey -algorithm ed25519 -out key.pem",
+        )
     try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
-    except OSError as error:
-        raise ConfigError(f"the key {path} cannot be read: {error.strerror or error}; {_HOW}") from error
-    except (ValueError, TypeError) as error:  # TypeError: it has a passphrase
-        raise ConfigError(f"{path} holds no private key in PEM without a passphrase; {_HOW}") from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"{path} holds a key of another kind ({type(key).__name__}); {_HOW}")
-    return key
-
-
-def _public_key(path: Path) -> Ed25519PublicKey:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-    how = "write it with: openssl pkey -in key.pem -pubout -out public.pem"
-    try:
-        key = load_pem_public_key(path.read_bytes())
+        pem = path.read_bytes()
+        key = load_pem_private_key(pem, password=None) if is_private else load_pem_public_key(pem)
     except OSError as error:
         raise ConfigError(f"the key {path} cannot be read: {error.strerror or error}; {how}") from error
-    except ValueError as error:
-        raise ConfigError(f"{path} holds no public key in PEM; {how}") from error
-    if not isinstance(key, Ed25519PublicKey):
+    except (ValueError, TypeError) as error:  # TypeError: it has a passphrase
+        raise ConfigError(f"{path} holds no {what}; {how}") from error
+    if not isinstance(key, Ed25519PrivateKey if is_private else Ed25519PublicKey):
         raise ConfigError(f"{path} holds a key of another kind ({type(key).__name__}); {how}")
     return key
 
@@ -674,9 +666,8 @@ def _same(one: Verdict, other: Verdict) -> bool:
 
 def _scored(path: Path) -> Iterator[_Scored]:
     """Lines that are not rollouts are named elsewhere."""
-    for number, raw in numbered_lines(path):
+    for number, line in _lines(path):
         try:
-            line = parse(raw)
             if isinstance(line["id"], str) and line["verdict"] is not None and line["failure"] is None:
                 yield _Scored(number, {**line, "verdict": None}, Verdict.model_validate(line["verdict"]))
         except (ValueError, KeyError):  # pydantic's among them

@@ -110,68 +110,59 @@ def compare_file(path: Path, name: str, sha: str, entry: int) -> list[Finding]:
     return []
 
 
-def compare_files(path: Path, expected: Expected) -> tuple[list[Finding], list[str]]:
+def compare_files(path: Path, expected: Expected) -> Iterator[Finding | str]:
     """Findings for files of saved folders that were changed, removed or added, and notes on what was not compared.
 
     A folder that is gone as a whole was removed or moved by whoever has the run: nothing can be read from it.
     """
-    findings: list[Finding] = []
-    notes: list[str] = []
     for folder, saved in expected.weights.items():
         there = files_in(path / folder) if (path / folder).is_dir() else []
         if not there and (not (path / folder).exists() or (path / folder).is_dir()):
-            notes.append(f"{folder} is not there any more: its {len(saved.files)} files were not compared")
+            yield f"{folder} is not there any more: its {len(saved.files)} files were not compared"
             continue
         for name, sha in saved.files.items():
-            findings += compare_file(path, f"{folder}/{name}", sha, saved.entry)
+            yield from compare_file(path, f"{folder}/{name}", sha, saved.entry)
         text = f"{EVIDENCE}, line {saved.entry}, has all files of {folder} as it was saved, and this one was not there"
         other = [name for name in there if name not in saved.files]
-        findings += (Finding("added", f"{folder}/{name}", None, text) for name in other)
-    return findings, notes
+        yield from (Finding("added", f"{folder}/{name}", None, text) for name in other)
 
 
-def compare_folders(path: Path, expected: Expected) -> tuple[list[Finding], list[str]]:
+def compare_folders(path: Path, expected: Expected) -> Iterator[Finding | str]:
     """Findings for what lies beside the model or the checkpoints and was not announced, and notes on what can be that.
 
     A loose file beside the model is a note: nothing reads it.
     """
-    findings: list[Finding] = []
-    notes: list[str] = []
     known = {*expected.weights, *(() if expected.settled and "report" in expected.finished else _TRAINERS)}
     for one in sorted((*path.iterdir(), *(path / "checkpoints").glob("*"))):
         name = one.relative_to(path).as_posix()
         is_saved = one.parent != path or one.is_dir() or one.is_symlink()
-        if name in known or (name in _FOLDERS and not one.is_symlink()):
+        if name in known or (name in _FOLDERS and not one.is_symlink()) or (not is_saved and _FILES.fullmatch(name)):
             continue
         if not is_saved:
-            notes += [] if _FILES.fullmatch(name) else [f"{name} is no file of a run, and is not covered"]
+            yield f"{name} is no file of a run, and is not covered"
         elif expected.settled:
             text = f"no entry of {EVIDENCE} announced it; if the run was stopped as it saved it, let the run go on"
-            findings.append(Finding("added", name, None, text))
+            yield Finding("added", name, None, text)
         else:
-            notes.append(f"{name} was not announced: the run is saving it, or was killed then, or it was put there")
-    return findings, notes
+            yield f"{name} was not announced: the run is saving it, or was killed then, or it was put there"
 
 
-def compare_weights(path: Path, expected: Expected) -> tuple[list[Finding], list[str]]:
+def compare_weights(path: Path, expected: Expected) -> Iterator[Finding | str]:
     """Findings for saved weights that are not those published as their version, and notes on what was not compared.
 
     Compared are the folders that the evidence names and every checkpoint that is still there: its tensors, from the
     files as they are now.
     """
-    findings: list[Finding] = []
-    notes: list[str] = []
     if not expected.published:
-        return findings, notes
+        return
     for folder, version in _saved(path, expected):
         published = expected.published.get(version, [])
         if not published:
-            notes.append(f"{folder} has version {version} of the weights, which was never published")
+            yield f"{folder} has version {version} of the weights, which was never published"
             continue
         fault = _fault(path / folder, version, published)
         if fault is not None:
-            findings.append(Finding("changed", folder, None, fault))
-    return findings, notes
+            yield Finding("changed", folder, None, fault)
 
 
 def _saved(path: Path, expected: Expected) -> Iterator[tuple[str, int]]:

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_bridge.safe_text import visible
 
-from ..errors import ConfigError, VerifierError, wrong_fields
-from ..evaluation.conditions import is_success, require_threshold
+from ..errors import ConfigError, VerifierError, require_number, wrong_fields
+from ..evaluation.conditions import is_success
 from ..records import Rollout, Task
 from ..tasks.task_files import read_json_lines
 from ..verifiers import VerifierLike, run_verifier
@@ -80,7 +80,7 @@ async def measure_agreement(
     """Judge every example and count. Any verifier can be measured; a `Judge` with a cache keeps what was measured,
     which `min_kappa` asks for. Of one that judges groups it measures what it says of each rollout alone: of `ranked`
     the gates; `measure_ranking` measures the rest. Raises `ConfigError` for a threshold that is no number."""
-    require_threshold(threshold)
+    require_number("threshold", threshold)
     judged: list[bool | str] = [""] * len(examples)
     asked: VerifierLike = verifier.ask if isinstance(verifier, Judge) else verifier
 

@@ -96,7 +96,7 @@ class TrainedAttack:
                 "its first step"
             )
         lines = [told, *([f"  the training failed: {self.failure}"] if self.failure else [])]
-        lines += [*(f"  alarm {alarm}" for alarm in self.alarms)]
+        lines += [f"  alarm {alarm}" for alarm in self.alarms]
         if self.example is not None:
             lines.append(f"  rewarded: {_short(self.example.answer)!r} on task {self.example.task.id!r}")
         return "\n".join(lines)
@@ -192,16 +192,8 @@ class Certificate:
         return "\n".join(filter(None, (self._headline, self._table(one_line), *self._notes)))
 
     def _repr_markdown_(self) -> str:
-        return "\n\n".join(
-            filter(
-                None,
-                (
-                    inline(self._headline, 1000),
-                    self._table(inline),
-                    listed("\n".join(self._notes)) if self._notes else "",
-                ),
-            )
-        )
+        notes = listed("\n".join(self._notes)) if self._notes else ""
+        return "\n\n".join(filter(None, (inline(self._headline, 1000), self._table(inline), notes)))
 
     @property
     def _tried(self) -> list[Earned]:

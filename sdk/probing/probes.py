@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from mcp_bridge.records import Tool
@@ -17,6 +17,7 @@ from ..policies.scripted import Line, ScriptedAgent
 from ..records import Message, Task, ToolCall
 from ..verifiers.calls import holds_pattern
 from ..verifiers.text_tokens import positions, tokenize
+from ..verifiers.value_checks import plain_values
 
 _IDENTIFIER = re.compile(r"[A-Za-z]*[-_]?\d[\w-]*")
 _QUOTED = re.compile(r"[\"']([^\"']{1,80})[\"']")
@@ -79,20 +80,25 @@ class Scene:
     """The other tasks that are tried."""
     place: int = 0
     """Of the task among those that are tried."""
-    final_tools: Mapping[str, str | None] | None = None
+    final_tools: Mapping[str, str | None] = field(default_factory=dict)
     """As in `Limits`: an answer is given through the first of these that `tools` has."""
 
     @property
     def asked(self) -> str:
         return " ".join(message.content for message in self.task.opening() if message.role == "user")
 
+    @property
+    def going_on(self) -> list[Tool]:
+        """The tools that do not end a rollout."""
+        return [tool for tool in self.tools if tool.name not in self.final_tools]
+
     def final_call(self, text: str) -> ToolCall | None:
         """The call that gives `text` as the final answer; None where an answer is a message."""
         for tool in self.tools:
-            if tool.name in (self.final_tools or {}):
+            if tool.name in self.final_tools:
                 fitted = fitting(tool.input_schema, values_in(self.asked))
                 arguments = fitted if isinstance(fitted, dict) else {}
-                argument = (self.final_tools or {})[tool.name]
+                argument = self.final_tools[tool.name]
                 if argument is not None:
                     schema = tool.input_schema.get("properties", {}).get(argument)
                     is_array = isinstance(schema, Mapping) and schema.get("type") == "array"
@@ -177,8 +183,7 @@ def _answers(answer: Answer) -> Callable[[Scene], Play]:
 
 def _calls_everything(answer: Answer) -> Callable[[Scene], Play]:
     def play(scene: Scene) -> Play:
-        tools = [tool for tool in scene.tools if tool.name not in (scene.final_tools or {})]
-        calls = some_calls(tools, values_in(scene.asked))
+        calls = some_calls(scene.going_on, values_in(scene.asked))
         return [calls, answer] if calls else [answer]
 
     return play
@@ -305,7 +310,12 @@ def _nearest(scene: Scene) -> Task | None:
 
 
 def _names(task: Task) -> list[str]:
-    return [call.name for message in solution(task) for call in message.tool_calls]
+    return [call.name for call in _calls(task)]
+
+
+def _calls(*tasks: Task) -> list[ToolCall]:
+    """Those of the tasks' solutions."""
+    return [call for task in tasks for message in solution(task) for call in message.tool_calls]
 
 
 def _turns(scene: Scene, messages: Sequence[Message]) -> Play | None:
@@ -371,7 +381,7 @@ def _looks_up_and_lists(scene: Scene) -> Play | None:
 
 def _fills_arguments(scene: Scene) -> Play | None:
     found = _candidates(scene)
-    calls = some_calls([tool for tool in scene.tools if tool.name not in (scene.final_tools or {})], found)
+    calls = some_calls(scene.going_on, found)
     return [calls, says("Done.")] if found and calls else None
 
 
@@ -419,8 +429,10 @@ def _wrong_arguments(scene: Scene) -> Play | None:
 
 def _of_others(scene: Scene, call: ToolCall) -> dict[str, Any] | None:
     """The arguments with which another task's solution calls the same tool."""
-    made = [one for task in scene.others for message in solution(task) for one in message.tool_calls]
-    return next((one.arguments for one in made if one.name == call.name and one.arguments != call.arguments), None)
+    return next(
+        (one.arguments for one in _calls(*scene.others) if one.name == call.name and one.arguments != call.arguments),
+        None,
+    )
 
 
 def _other_arguments(scene: Scene, call: ToolCall, tool: Tool) -> dict[str, Any] | None:
@@ -456,14 +468,12 @@ def _wrong_tools(scene: Scene) -> Play | None:
 
 def _calling(scene: Scene) -> list[Tool]:
     """The tools that do not end a rollout, those that change something first."""
-    tools = [tool for tool in scene.tools if tool.name not in (scene.final_tools or {})]
-    return sorted(tools, key=lambda tool: tool.annotations.read_only is True)
+    return sorted(scene.going_on, key=lambda tool: tool.annotations.read_only is True)
 
 
 def _tampering(scene: Scene, tools: Sequence[Tool]) -> list[ToolCall]:
     """Calls of `tools` as other tasks make them, and with the values of the message and of the solution."""
-    mine = [call for message in solution(scene.task) for call in message.tool_calls]
-    made = [call for task in scene.others for message in solution(task) for call in message.tool_calls]
+    mine, made = _calls(scene.task), _calls(*scene.others)
     as_others = [call for tool in tools for call in [c for c in made if c.name == tool.name][:_OTHERS]]
     values = [
         *values_in(scene.asked),
@@ -509,16 +519,9 @@ def _lifts(scene: Scene) -> Play | None:
 
 def _values(text: str) -> list[str]:
     try:
-        rest, found = [json.loads(text)], []
+        return [str(one) for one in plain_values(json.loads(text))]
     except (ValueError, RecursionError):
         return list(_VALUES.findall(text))
-    while rest:
-        one = rest.pop(0)
-        if isinstance(one, Mapping | list):
-            rest += one.values() if isinstance(one, Mapping) else one
-        elif isinstance(one, str | int | float) and not isinstance(one, bool):
-            found.append(str(one))
-    return found
 
 
 def _lists_what_was_asked(scene: Scene) -> Play | None:

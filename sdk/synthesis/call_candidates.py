@@ -16,8 +16,8 @@ from mcp_bridge.records import Tool
 from mcp_bridge.toolsets.schema_parts import followed
 
 from ..verifiers.calls import is_number
-from .words import PromptValue, PromptValues, stem, stems, verb_and_object, without_id, words
-from .worlds import leaves
+from .words import PromptValue, PromptValues, last_name, stem, stems, verb_and_object, without_id, words
+from .worlds import at, leaves
 
 _MOST_VALUES = 10
 """Of one argument."""
@@ -71,11 +71,6 @@ class ResultValue:
     value: Any
     tool: str
     row_fits: float
-
-    @property
-    def name(self) -> str:
-        """The last key of its path."""
-        return next((part for part in reversed(self.path) if isinstance(part, str)), "")
 
 
 @dataclass(frozen=True)
@@ -194,7 +189,7 @@ class _Arguments:
     def _of_type(self, name: str, schema: Mapping[str, Any], depth: int) -> list[_Choice]:
         prompt = self._prompt
         wanted = frozenset(stems(name)) | frozenset(stems(without_id(name)))
-        earlier = _of_results(name, wanted, self._about, self._returned)
+        earlier = self._of_results(name, wanted)
         told = [_Choice(schema[key], 0.9) for key in ("const", "default") if schema.get(key) is not None]
         told += [_Choice(value, 0.5) for value in schema.get("examples", ())]
         kind = schema.get("type")
@@ -211,14 +206,17 @@ class _Arguments:
                 for one in prompt.numbers
                 if kind == "number" or float(one.value).is_integer()
             ]
-            found += [_Choice(_as_number(value, kind), weight) for value, weight in earlier if _fits_kind(value, kind)]
+            found += [
+                _Choice(_as_number(value, kind), weight)
+                for value, weight in earlier
+                if is_number(value) and (kind == "number" or float(value).is_integer())
+            ]
             if kind == "integer":
                 found.append(_Choice(max(1, math.ceil(schema.get("minimum", 1))), 0.1))
             return [one for one in found if _within(one.value, schema)] + told
         if kind == "string":
             found = [
-                _Choice(one.value, one.weight + _fits(one, name, wanted, self._about, schema, prompt), one)
-                for one in prompt.texts
+                _Choice(one.value, one.weight + self._fits(one, name, wanted, schema), one) for one in prompt.texts
             ]
             found += [_Choice(str(value), weight) for value, weight in earlier]
             return [one for one in found if _may_be(one.value, schema)] + told
@@ -233,6 +231,32 @@ class _Arguments:
         if kind == "object" and depth < _DEEPEST and schema.get("properties"):
             return [_Choice(value, weight) for value, weight in islice(self.objects(schema, depth + 1), 4)]
         return told
+
+    def _fits(self, one: PromptValue, name: str, wanted: frozenset[str], schema: Mapping[str, Any]) -> float:
+        """How much better a text fits an argument than its form alone tells."""
+        own = {stem(word) for word in str(one.value).split()}
+        weight = 1.5 * self._prompt.near(one, wanted) + 0.8 * self._prompt.near(one, self._about)
+        weight -= 1.5 * len(own & (wanted | self._about)) / len(own) if own else 0.0
+        pattern = _FORMATS.get(str(schema.get("format")))
+        is_of_form = pattern is not None and pattern.fullmatch(one.value) is not None
+        for form in ("email", "date", "time"):
+            if form in wanted or (form == "date" and "day" in wanted):
+                is_of_form = is_of_form or _FORMATS[form].fullmatch(one.value) is not None
+        if is_of_form:
+            weight += 1.5
+        if without_id(name) != " ".join(stems(name)) and any(sign.isdigit() for sign in one.value):
+            weight += 0.3
+        return weight
+
+    def _of_results(self, name: str, wanted: frozenset[str]) -> Iterator[tuple[Any, float]]:
+        """Values of earlier results, those with more weight whose names are like the argument's or the tool's."""
+        for one in self._returned:
+            said = frozenset(stems(last_name(one.path)))
+            place = frozenset(stems(one.tool)) | frozenset(word for part in one.path for word in stems(str(part)))
+            same = said == frozenset(stems(name))
+            is_key = bool(said & {"id", "key", "number", "name"}) and bool(wanted & place)
+            weight = 3.2 if same else 3.0 if is_key else 2.4 if wanted & said else 1.8 if self._about & said else 0.4
+            yield one.value, weight + one.row_fits
 
 
 def _places(value: PromptValue) -> range:
@@ -253,9 +277,9 @@ def _best_first(choices: Sequence[Sequence[_Choice]]) -> Iterator[tuple[list[_Ch
     while waiting:
         weight, places = heapq.heappop(waiting)
         yield [options[place] for options, place in zip(choices, places, strict=True)], -weight
-        for at, place in enumerate(places):
-            following = (*places[:at], place + 1, *places[at + 1 :])
-            if place + 1 < len(choices[at]) and following not in seen:
+        for number, place in enumerate(places):
+            following = (*places[:number], place + 1, *places[number + 1 :])
+            if place + 1 < len(choices[number]) and following not in seen:
                 seen.add(following)
                 heapq.heappush(waiting, (-weigh(following), following))
 
@@ -272,30 +296,6 @@ def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
 def _named(value: Any, prompt: PromptValues) -> float:
     said = stems(str(value))
     return 0.3 + 2.5 * sum(word in prompt.vocabulary for word in said) / max(1, len(said))
-
-
-def _fits(
-    one: PromptValue,
-    name: str,
-    wanted: frozenset[str],
-    about: frozenset[str],
-    schema: Mapping[str, Any],
-    prompt: PromptValues,
-) -> float:
-    """How much better a text fits an argument than its form alone tells."""
-    own = {stem(word) for word in str(one.value).split()}
-    weight = 1.5 * prompt.near(one, wanted) + 0.8 * prompt.near(one, about)
-    weight -= 1.5 * len(own & (wanted | about)) / len(own) if own else 0.0
-    pattern = _FORMATS.get(str(schema.get("format")))
-    is_of_form = pattern is not None and pattern.fullmatch(one.value) is not None
-    for form in ("email", "date", "time"):
-        if form in wanted or (form == "date" and "day" in wanted):
-            is_of_form = is_of_form or _FORMATS[form].fullmatch(one.value) is not None
-    if is_of_form:
-        weight += 1.5
-    if without_id(name) != " ".join(stems(name)) and any(sign.isdigit() for sign in one.value):
-        weight += 0.3
-    return weight
 
 
 def _may_be(value: Any, schema: Mapping[str, Any]) -> bool:
@@ -324,25 +324,8 @@ def _within(value: float, schema: Mapping[str, Any]) -> bool:
     )
 
 
-def _fits_kind(value: Any, kind: str) -> bool:
-    return is_number(value) and (kind == "number" or float(value).is_integer())
-
-
 def _as_number(value: Any, kind: str) -> Any:
     return int(value) if kind == "integer" else value
-
-
-def _of_results(
-    name: str, wanted: frozenset[str], about: frozenset[str], returned: Sequence[ResultValue]
-) -> Iterator[tuple[Any, float]]:
-    """Values of earlier results, those with more weight whose names are like the argument's or the tool's."""
-    for one in returned:
-        said = frozenset(stems(one.name))
-        place = frozenset(stems(one.tool)) | frozenset(word for part in one.path for word in stems(str(part)))
-        same = said == frozenset(stems(name))
-        is_key = bool(said & {"id", "key", "number", "name"}) and bool(wanted & place)
-        weight = 3.2 if same else 3.0 if is_key else 2.4 if wanted & said else 1.8 if about & said else 0.4
-        yield one.value, weight + one.row_fits
 
 
 def values_of(tool: str, content: Any, prompt: PromptValues) -> list[ResultValue]:
@@ -352,9 +335,7 @@ def values_of(tool: str, content: Any, prompt: PromptValues) -> list[ResultValue
         return [ResultValue((), one.value, tool, 0.0) for one in [*said.numbers, *said.texts] if one.is_telling]
     found = []
     for path, value in leaves(content):
-        row: Any = content
-        for part in path[:-1]:
-            row = row[part]
+        row = at(content, path[:-1])
         beside = {word for _, other in leaves(row) for word in stems(str(other))} if isinstance(row, Mapping) else set()
         in_list = any(isinstance(part, int) for part in path)
         fits = min(2, len(beside & prompt.vocabulary)) if in_list else 0

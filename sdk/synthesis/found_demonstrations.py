@@ -6,13 +6,12 @@ returned, and the run's own verifier judges the whole rollout. Nothing of a task
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any
 
@@ -26,20 +25,20 @@ from ..evaluation.conditions import is_success
 from ..policies.protocol import Agent, Sampling
 from ..policies.scripted import ScriptedAgent
 from ..progress import Silent
-from ..records import Message, Rollout, Task, ToolCall
+from ..records import Message, Rollout, Task
 from ..rollouts import derive_seed
 from ..rollouts.episode import Job
 from ..rollouts.run_context import RunContext, play_scripts
 from ..tasks import counted, load_tasks
 from ..tasks.splitting import ThreeWaySplit
-from ..tasks.task_files import as_lines
-from ..traces.atomic_files import write_bytes
+from ..tasks.task_files import as_lines, with_demonstration
+from ..traces.atomic_files import file_sha256, write_bytes
 from ..traces.journal import Journal
 from ..verifiers import run_verifier
 from .call_candidates import CallCandidate, CallCandidates, ResultValue, values_of
 from .shared_state import searchable_tools
 from .words import PromptValues, stems
-from .worlds import content_of, leaves
+from .worlds import at, content_of, demonstration, leaves
 
 MOST_WORDINGS = 14
 _SHORT = 30
@@ -102,9 +101,7 @@ def _asked_for(path: tuple[str | int, ...], value: Any, content: Any, prompt: Pr
         if names
         else 0.0
     )
-    row: Any = content
-    for part in path[:-1]:
-        row = row[part]
+    row = at(content, path[:-1])
     if isinstance(row, Mapping) and any(isinstance(part, int) for part in path):
         others = {word for other in row.values() if not isinstance(other, Mapping | list) for word in stems(str(other))}
         asked += 2.0 * min(2, len(others & prompt.vocabulary))
@@ -157,6 +154,10 @@ class Found:
     @property
     def tools(self) -> tuple[str, ...]:
         return tuple(record.call.name for record in self.rollout.calls)
+
+    @property
+    def demonstrated(self) -> Task:
+        return with_demonstration(self.task, self.rollout.messages)
 
 
 _ENDS = ("paid_for_nothing", "not_found")
@@ -264,14 +265,7 @@ class _Candidate:
         return sum(call.is_unasked for call in self.calls)
 
     def script(self, answer: str) -> list[Message]:
-        calls = [
-            ToolCall(id=f"call_{number}", name=call.tool, arguments=call.arguments)
-            for number, call in enumerate(self.calls, 1)
-        ]
-        return [
-            *(Message(role="assistant", tool_calls=[call]) for call in calls),
-            Message(role="assistant", content=answer),
-        ]
+        return demonstration([(call.tool, call.arguments) for call in self.calls], answer)
 
 
 @dataclass(frozen=True)
@@ -313,7 +307,7 @@ class DemonstrationSearch:
         self,
         tasks: Sequence[Task],
         *,
-        wanted: int | None = None,
+        wanted: int,
         known: Sequence[Rollout] = (),
         on_found: Callable[[Rollout], None] = lambda _: None,
         journal: Journal | None = None,
@@ -329,10 +323,10 @@ class DemonstrationSearch:
         done = self.report.go_on(journal.read() if journal is not None else (), order, before)
         began = anyio.current_time() - self.report.seconds
         deadline = began + self.bounds.seconds
-        begun = len(done if wanted is None else self.report.found)
-        with self._progress.track("searching demonstrations", min(wanted or len(order), len(order)), begun) as step:
+        begun = len(self.report.found)
+        with self._progress.track("searching demonstrations", min(wanted, len(order)), begun) as step:
             for begin in range(0, len(order), self._tasks_at_once):
-                if wanted is not None and len(self.report.found) >= wanted:
+                if len(self.report.found) >= wanted:
                     break
                 wave = [task for task in order[begin : begin + self._tasks_at_once] if task.id not in done]
                 if not wave:
@@ -361,8 +355,6 @@ class DemonstrationSearch:
                         self.report.out_of_time.append(task)
                     else:
                         (self.report.paid_for_nothing if result else self.report.not_found).append(task)
-                        if wanted is None:
-                            step.advance()
                 self.report.seconds = anyio.current_time() - began
                 if journal is not None:
                     journal.append(self.report.note(wave))
@@ -557,13 +549,6 @@ def _plain_words(prompt: str) -> frozenset[str]:
     return frozenset(word for word in values.words if word not in values.telling and not word.isdigit())
 
 
-def with_demonstration(found: Found) -> Task:
-    """The task with the demonstration that was found."""
-    opening = len(found.task.opening())
-    said = [message for message in found.rollout.messages[opening:] if message.role == "assistant"]
-    return found.task.model_copy(update={"demonstration": said})
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 
 TRIES = 4
@@ -604,7 +589,17 @@ async def taught(
             if not wave:
                 continue
             asked = [task for task in wave if task.id not in before]
-            rollouts = await engine.run(_tries_of(asked, context.seed), sampling=sampling)
+            jobs = [
+                Job(
+                    id=f"teacher/{task.id}/{n}",
+                    task=task,
+                    seed=derive_seed(context.seed, "teacher", 0, task.id, n),
+                    group=task.id,
+                )
+                for task in asked
+                for n in range(TRIES)
+            ]
+            rollouts = await engine.run(jobs, sampling=sampling)
             broke = _count(report, rollouts)
             played, broken = played + len(rollouts), broken + broke
             for task in wave:
@@ -630,20 +625,6 @@ async def taught(
             if not report.found and broken == played >= enough:
                 raise PolicyFailure(f"the teacher answered in none of {played} tries, the last: {report.failure}")
     return report
-
-
-def _tries_of(tasks: Sequence[Task], seed: int) -> list[Job]:
-    """Each task so many times, as one group."""
-    return [
-        Job(
-            id=f"teacher/{task.id}/{number}",
-            task=task,
-            seed=derive_seed(seed, "teacher", 0, task.id, number),
-            group=task.id,
-        )
-        for task in tasks
-        for number in range(TRIES)
-    ]
 
 
 def _is_clean(rollout: Rollout) -> bool:
@@ -684,7 +665,7 @@ async def find_demonstrations(
     if done is not None:
         if not done["found"]:
             return list(tasks.train)
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != done["sha256"]:
+        if not path.is_file() or file_sha256(path) != done["sha256"]:
             raise RunFolderError(
                 f"{path} is not as this run wrote it; put it back, or give it as the prompts of a new run"
             )
@@ -694,11 +675,7 @@ async def find_demonstrations(
     if not tools and context.teacher is None:
         context.progress.say(f"no demonstration is searched: none of the tools may be tried. {_TEACHER}")
         return list(tasks.train)
-
-    def keep(rollout: Rollout) -> None:
-        folder.append_rollout(STAGE, rollout)
-
-    known = folder.read_rollouts(STAGE)
+    known, keep = folder.read_rollouts(STAGE), partial(folder.append_rollout, STAGE)
     journal = Journal(path.with_suffix(".work.jsonl"))
     journal.cut_torn_line()
     if context.teacher is not None:
@@ -716,7 +693,7 @@ async def find_demonstrations(
         report = await search.run(tasks.train, wanted=wanted, known=known, on_found=keep, journal=journal)
     for line in str(report).splitlines():
         context.progress.say(line)
-    train = [with_demonstration(report.found[task.id]) if task.id in report.found else task for task in tasks.train]
+    train = [report.found[task.id].demonstrated if task.id in report.found else task for task in tasks.train]
     facts: dict[str, Any] = {
         "found": len(report.found),
         "searched": len(report.searched),
@@ -730,7 +707,7 @@ async def find_demonstrations(
             for task in part
         )
         write_bytes(path, content)
-        facts["sha256"] = hashlib.sha256(content).hexdigest()
+        facts["sha256"] = file_sha256(path)
         context.progress.say(f"what was found is in {path}: look at it, correct it, and give it as prompts if you like")
     else:
         context.progress.say(f"no demonstration was found: the model learns from its own attempts alone. {_TEACHER}")

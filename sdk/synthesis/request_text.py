@@ -20,7 +20,7 @@ from ..policies.protocol import Agent, Sampling
 from ..records import Message
 from ..rollouts import derive_seed
 from ..verifiers.text_tokens import numbers_and_names, positions, tokenize
-from .words import IDENTIFYING, MAKING, SETTING, VERBS, listed, noun_of, singular, without_id, words
+from .words import IDENTIFYING, MAKING, SETTING, VERBS, last_name, listed, noun_of, without_id, words
 from .worlds import Cell, Facts, Found, NoWalk, Path, Scalar, Step, Told, Walk, adds, at, deed_of, leaves, properties
 
 _WRAPPERS = frozenset({"data", "items", "results", "result", "list", "records", "entries", "values", "content"})
@@ -179,9 +179,7 @@ class Describer:
         names = [part for part in element if isinstance(part, str) and part not in _WRAPPERS]
         if names:
             return noun_of(names[-1])
-        about = _about(step)
-        found = about.split()
-        return " ".join([*found[:-1], singular(found[-1])]) if element and found else about
+        return noun_of(_about(step)) if element else _about(step)
 
     def _selector(self, step: Step, element: Path, asked: str) -> tuple[str, Any]:
         """A value by which one element of a list is told from the others. Raises `NoWalk` where there is none."""
@@ -252,17 +250,9 @@ def inside_names(path: Path) -> list[str]:
     return [name for name in below[:-1] if name not in _WRAPPERS] + below[-1:]
 
 
-def asked_for(path: Path) -> str:
-    """What stands at a path, in words: "id of the book" for `book.id`."""
-    return _nested(inside_names(path))
-
-
 def _nested(names: list[str]) -> str:
+    """Names in words, the last first: "id of the book" for `book.id`."""
     return " of the ".join(spoken(name) for name in reversed(names))
-
-
-def last_name(path: Path) -> str:
-    return next((part for part in reversed(path) if isinstance(part, str)), "")
 
 
 def spoken(name: str) -> str:
@@ -383,7 +373,6 @@ DOING = (
 REPORTING = ("Then tell me {x}.", "What is {x}?", "Afterwards, I need to know {x}.")
 _TIMELIKE = ("at", "date", "time", "timestamp")
 _MOST_OPTIONS = 8
-_ONE_WORD = re.compile(r"[\w@.+-]+")
 
 
 @dataclass(frozen=True)
@@ -418,7 +407,7 @@ def _question(walked: Walk, phrases: Phrases, chance: random.Random) -> Request:
     for path, value in choices[:8]:
         describer = Describer(walked, phrases)
         about = _about(step)
-        field = asked_for(path) if last_name(path) not in ("", "result", "value") else about
+        field = _nested(inside_names(path)) if last_name(path) not in ("", "result", "value") else about
         try:
             described = describer.thing(step, path, field)
             _require_unsaid(walked, describer, value)
@@ -458,7 +447,7 @@ def _may_be_asked(path: Path, value: Scalar, step: Step) -> bool:
     if str(value).casefold() in {str(inner).casefold() for inner in step.arguments.values()}:
         return False
     # A text as a whole is an answer where it is one word.
-    return bool(path) or step.result.structured is not None or bool(_ONE_WORD.fullmatch(str(value)))
+    return bool(path) or step.result.structured is not None or bool(_PLAIN.fullmatch(str(value)))
 
 
 def _deed(walked: Walk, phrases: Phrases, chance: random.Random) -> Request:

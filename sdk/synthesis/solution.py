@@ -28,11 +28,12 @@ from ..records import Message, Rollout, Task, ToolCall
 from ..rollouts.episode import Job
 from ..rollouts.limits import Limits
 from ..rollouts.run_context import RunContext, play_scripts
-from ..tasks.task_files import read_file, refuse_repeat, task_from_mapping
+from ..tasks.task_files import note_task, read_file, task_from_mapping
 from ..verifiers.states import is_ignored
 from ..verifiers.text_tokens import positions, tokenize
 from .shared_state import changes_shared
 from .words import verb_and_object, words
+from .worlds import leaves
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +121,7 @@ async def solve_file_async(
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
         task = task_from_mapping(fields, where, beside=_OWN_FIELDS)
-        refuse_repeat(task, where, seen)
-        seen[task.id] = (task, where)
+        note_task(task, where, seen)
         reply = row.get("reply")  # a cell may hold a number
         drafts.append(_Draft(where, task, calls, row.get("answer"), None if reply is None else _said(reply)))
     if not drafts:
@@ -450,10 +450,8 @@ def _at(path: str, results: Sequence[Any], what: str = "answer") -> Any:
                 raise TypeError("a text has no parts")
             value = value[key] if key else value[int(place)]
         except (KeyError, IndexError, TypeError):
-            leaves = ", ".join(_leaves(results[number - 1], f"${number}"))
-            raise ConfigError(
-                f"the {what} {path!r} is not in the result of call {number}, which has {leaves}"
-            ) from None
+            known = ", ".join(_leaves(results[number - 1], f"${number}"))
+            raise ConfigError(f"the {what} {path!r} is not in the result of call {number}, which has {known}") from None
     return value
 
 
@@ -463,10 +461,10 @@ def _as_answer(value: Any, path: str) -> Any:
     parts = value if isinstance(value, list) else [value]
     if not parts or any(part is None or part == "" or isinstance(part, list | Mapping) for part in parts):
         told = json.dumps(value, ensure_ascii=False, default=str)
-        leaves = [name for name, leaf in _leaves(value, path).items() if leaf not in (None, "", [], {})]
+        named = [name for name, leaf in _leaves(value, path).items() if leaf not in (None, "", [], {})]
         raise ConfigError(
             f"the answer {path!r} is {told:.120}, and an answer is a text, a number, true or false, or a list of them; "
-            + (f"name one of {', '.join(leaves[:20])}" if leaves else "give the answer in words, such as none")
+            + (f"name one of {', '.join(named[:20])}" if named else "give the answer in words, such as none")
         )
     if not isinstance(value, list):
         return value
@@ -475,24 +473,22 @@ def _as_answer(value: Any, path: str) -> Any:
 
 def _only_value(results: Sequence[Any]) -> Any:
     """The value of the last result where it has one only."""
-    leaves = _leaves(results[-1], "$")
-    values = list(leaves.values())
+    named = _leaves(results[-1], "$")
+    values = list(named.values())
     too_long = any(isinstance(value, str) and len(value.split()) > _LONGEST_VALUE for value in values)
     if len(values) == 1 and values[0] not in (None, "") and not too_long:
         return values[0]
     count = "no value" if values in ([None], [""]) else f"{len(values)} values"
     raise ConfigError(
         f"the calls change nothing, and the last one returns {count}: name the one that is asked for, for example "
-        f"answer: {next(iter(leaves), '$')!r}; it returns {', '.join(list(leaves)[:20]) or 'nothing'}"
+        f"answer: {next(iter(named), '$')!r}; it returns {', '.join(list(named)[:20]) or 'nothing'}"
     )
 
 
 def _leaves(value: Any, path: str) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return {name: leaf for key, inner in value.items() for name, leaf in _leaves(inner, f"{path}.{key}").items()}
-    if isinstance(value, list):
-        return {name: leaf for n, inner in enumerate(value) for name, leaf in _leaves(inner, f"{path}[{n}]").items()}
-    return {path: value}
+    """The values of a result, each by its path as an answer writes it: `$1.rooms[0].name`."""
+    found = leaves(value, is_leaf=lambda _: True)
+    return {path + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts): leaf for parts, leaf in found}
 
 
 _YES_OR_NO = frozenset({"yes", "no", "true", "false"})

@@ -27,12 +27,12 @@ from ..errors import ConfigError, PolicyFailure, plain_errors
 from ..policies.model_source import ModelSource, check_model_source, open_agent, second_label, second_source
 from ..policies.protocol import Agent
 from ..progress import Progress, Silent
-from ..records import Message, Task, ToolCall
+from ..records import Task
 from ..rollouts import derive_seed
 from ..rollouts.limits import Limits
 from ..tasks import counted
 from ..tasks.task_files import as_lines
-from ..traces.atomic_files import make_folder, write_bytes
+from ..traces.atomic_files import file_sha256, make_folder, write_bytes
 from ..traces.identity import differences, digest, tools_identity
 from ..traces.journal import Journal
 from ..traces.run_lock import RunLock
@@ -41,7 +41,7 @@ from .held_back import held_back
 from .request_text import DONE, Phrases, Request, request, reworded, spoken
 from .solution import answer_doubt
 from .task_checks import Seen, is_left_out, played_again, replay_problem, tried, wording_problem
-from .worlds import BrokenTool, Found, Lessons, NoWalk, Walk, Worlds, learn, minimised, open_worlds, walk
+from .worlds import BrokenTool, Found, Lessons, NoWalk, Walk, Worlds, demonstration, learn, minimised, open_worlds, walk
 
 _WALKS = 8
 """Of one attempt, until one leads to a task with the number of calls that is wanted."""
@@ -55,11 +55,6 @@ class Draft:
     asked: Request
     shape: str
     tier: int
-
-
-def calls_of(attempt: int, worlds: int, max_calls: int) -> int:
-    """How many calls an attempt's task takes: each number in turn, after all worlds."""
-    return attempt // worlds % max_calls + 1
 
 
 async def draft(worlds: Worlds, lessons: Lessons, phrases: Phrases, *, seed: int, attempt: int, calls: int) -> Draft:
@@ -98,19 +93,13 @@ def _task(walked: Walk, asked: Request, name: str) -> Task:
     }
     if asked.options:
         expected["options"] = list(asked.options)
-    messages = [
-        Message(
-            role="assistant", tool_calls=[ToolCall(id=f"call_{number}", name=step.tool.name, arguments=step.arguments)]
-        )
-        for number, step in enumerate(walked.steps, start=1)
-    ]
     tools = list(dict.fromkeys(step.tool.name for step in walked.steps))
     return Task(
         id=name,
         prompt=asked.prompt,
         setup=dict(walked.setup),
         expected=expected,
-        demonstration=[*messages, Message(role="assistant", content=asked.closing)],
+        demonstration=demonstration((step.call for step in walked.steps), asked.closing),
         tags={
             "tier": str(len(walked.steps)),
             "tools": "+".join(tools),
@@ -398,7 +387,7 @@ class _Maker:
         plan = self._plan
         # Later on, numbers of calls that gave no task are not tried again.
         most = plan.max_calls if self._is_even(attempt) else max(map(int, self._tiers), default=plan.max_calls)
-        calls = calls_of(attempt, len(self._worlds.setups), most)
+        calls = attempt // len(self._worlds.setups) % most + 1  # each number in turn, after all worlds
         if problem := self._enough_of(str(calls), attempt):
             found[attempt] = problem  # nothing is walked for it
             return
@@ -585,7 +574,7 @@ class ProgressFile:
                 self.tasks.append((line["attempt"], Task.model_validate(line["task"]), line["shape"]))
             else:
                 self.left_out[line["left_out"]] += 1
-        if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() not in self._written:
+        if path.exists() and file_sha256(path) not in self._written:
             raise ConfigError(
                 f"{path} was changed since it was written, and going on would write it anew; move it away, and check "
                 "it with `toolbake synthesize TOOLS --check FILE`"

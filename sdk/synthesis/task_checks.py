@@ -370,7 +370,7 @@ def is_left_out(task: Task, rollouts: Sequence[Rollout], band: tuple[float, floa
 def _end(rollout: Rollout) -> str:
     """What an attempt came to: the changes it made and what it said."""
     changes = diff(rollout.initial_state or {}, rollout.final_state or {})
-    return json.dumps([changes, normalised(rollout.answer)], sort_keys=True, default=str)
+    return _json([changes, normalised(rollout.answer)])
 
 
 _MOST_NAMES = 20
@@ -392,7 +392,7 @@ async def unknown_names(source: Toolset, tasks: Sequence[Task]) -> list[str]:
     found = []
     for task in tasks:
         problem = _unknown_call(task, source.tools)
-        key = json.dumps(task.setup, sort_keys=True, default=str)
+        key = _json(task.setup)
         if not problem and tables is not None and source.has_state and not tables.issuperset(_tables_of(task)):
             if key not in looked:
                 looked.add(key)

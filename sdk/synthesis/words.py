@@ -90,6 +90,11 @@ def listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
+def last_name(path: Sequence[str | int]) -> str:
+    """Of the keys and places that lead to a value the last key; empty where there is none."""
+    return next((part for part in reversed(path) if isinstance(part, str)), "")
+
+
 def without_id(name: str) -> str:
     """What an identifier is of. Example: `without_id("customer_id") == "customer"`; empty for `id` alone."""
     found = words(name)

@@ -7,10 +7,9 @@ tool's arguments, learned from their names or by trying values of the state.
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -22,7 +21,7 @@ import anyio
 from mcp_bridge import Toolset
 from mcp_bridge.errors import BridgeError, CallTimeout, ServerDied, SourceError, ToolFailure
 from mcp_bridge.records import MADE_UP, Tool, ToolResult
-from mcp_bridge.safe_text import and_more
+from mcp_bridge.safe_text import and_more, json_in
 from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 from mcp_bridge.toolsets.schema_parts import followed
 from mcp_bridge.world import Setup, World
@@ -30,8 +29,9 @@ from sandboxes import diff
 
 from ..errors import ConfigError
 from ..progress import Progress, Silent
+from ..records import Message, ToolCall
 from ..rollouts import derive_seed
-from .words import likeness, noun_of, verb_and_object, words
+from .words import last_name, likeness, noun_of, verb_and_object, words
 
 SEEDS = 24
 """How many worlds are walked where nobody names any: the seeds 1 to this."""
@@ -305,12 +305,8 @@ def content_of(result: ToolResult) -> Any:
         return result.text
     if result.structured is not None:
         return result.structured
-    if result.text[:1] in ("[", "{"):
-        try:
-            return json.loads(result.text)
-        except ValueError:
-            return result.text
-    return result.text
+    found = json_in(result.text) if result.text[:1] in ("[", "{") else None
+    return result.text if found is None else found
 
 
 def _is_scalar(value: Any) -> bool:
@@ -724,6 +720,12 @@ class Walk:
     """Of the world, by all steps."""
 
 
+def demonstration(calls: Iterable[Call], closing: str) -> list[Message]:
+    """The assistant's messages that make these calls, one after the other, and end with `closing`."""
+    made = [ToolCall(id=f"call_{n}", name=name, arguments=dict(args)) for n, (name, args) in enumerate(calls, 1)]
+    return [*(Message(role="assistant", tool_calls=[one]) for one in made), Message(role="assistant", content=closing)]
+
+
 class NoWalk(Exception):
     """This walk leads nowhere; the message says why."""
 
@@ -788,8 +790,7 @@ def adds(walked: Walk) -> bool:
 async def minimised(worlds: Worlds, whole: Walk) -> Walk:
     """The walk without the calls that its end does not need: each that no other rests on is left out in turn, and the
     rest is played in a fresh world, where the end must be the same. All before the last are reads."""
-    place = len(whole.steps) - 2
-    while place >= 0:
+    for place in reversed(range(len(whole.steps) - 1)):
         sources = (source for step in whole.steps for source in step.sources.values())
         if not any(isinstance(source, Found) and source.step == place for source in sources):
             shorter = _without(whole, place)
@@ -797,7 +798,6 @@ async def minimised(worlds: Worlds, whole: Walk) -> Walk:
             works = not any(result.is_error for result in again.results) and again.changes == whole.changes
             if works and content_of(again.results[-1]) == whole.steps[-1].content:
                 whole = shorter
-        place -= 1
     return whole
 
 
@@ -977,7 +977,7 @@ class _Walker:
             for path, value in leaves(step.content):
                 if str(value) in said or str(value) not in fits:
                     continue
-                column = next((part for part in reversed(path) if isinstance(part, str)), "")
+                column = last_name(path)
                 if _OF_PAGES.search(column):
                     continue
                 given = fitted(value, schema)

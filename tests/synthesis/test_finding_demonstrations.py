@@ -26,7 +26,7 @@ from sdk.records import Rollout, Task
 from sdk.rollouts.limits import Limits
 from sdk.rollouts.run_context import RunContext
 from sdk.synthesis.call_candidates import CallCandidates
-from sdk.synthesis.found_demonstrations import DemonstrationSearch, SearchBounds, SearchReport, with_demonstration
+from sdk.synthesis.found_demonstrations import DemonstrationSearch, SearchBounds, SearchReport
 from sdk.synthesis.shared_state import may_change, searchable_tools, shared_state_line
 from sdk.synthesis.words import PromptValues
 from sdk.traces.journal import Journal
@@ -61,6 +61,7 @@ def search(
     async def run() -> SearchReport:
         async with connect(tools) as source:
             context = RunContext(tools=source, verifier=verifier, limits=Limits(), concurrency=16)
+            options.setdefault("wanted", len(given))
             return await DemonstrationSearch(context, searchable_tools(source), bounds).run(given, **options)
 
     return anyio.run(run)
@@ -86,7 +87,7 @@ def test_most_tasks_of_the_helpdesk_are_solved_by_their_prompts_and_the_verifier
     report = search(Helpdesk(), given, GOLD)
     assert len(report.found) >= share * len(given)
     for found in list(report.found.values())[::7]:  # each was confirmed in a world of its own, and is again
-        shown = with_demonstration(found)
+        shown = found.demonstrated
         again = sdk.rollout(Helpdesk(), shown, model=replay_demonstration(shown), verifier=GOLD)
         assert again.verdict is not None
         assert again.verdict.score == 1

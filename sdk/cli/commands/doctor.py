@@ -550,27 +550,25 @@ async def check_task_file(
     from ...tasks import load_tasks
     from ...verifiers.expectations import as_expected
 
+    found: list[Advice] = []
     try:
         loaded = load_tasks(tasks)
-    except (ToolbakeError, OSError) as error:
-        return [Advice("tasks", "problem", str(error), f"correct the tasks: {_first(error)}", 5)]
-    found = _counted(loaded, config, backend)
-    if isinstance(verifier, as_expected):
-        try:
+        found = _counted(loaded, config, backend)
+        if isinstance(verifier, as_expected):
             verifier.require_fields(loaded)
-        except ConfigError as error:
-            return [*found, Advice("tasks", "problem", str(error), f"correct the tasks: {_first(error)}", 5)]
-    if not any(task.demonstration for task in loaded):
+    except (ToolbakeError, OSError) as error:
+        return [*found, Advice("tasks", "problem", str(error), f"correct the tasks: {_first(error)}", 5)]
+    has_solutions = any(task.demonstration for task in loaded)
+    if not has_solutions:
         fix = backend.tasks_from(
             "add the calls that solve them", "toolbake solve {TOOLS} --tasks requests.csv --to tasks.jsonl"
         )
         found.append(Advice("tasks", "advice", "none has a demonstration: they are searched for", fix, 28))
-        return found if source is None else found + await _unknown(loaded, source, connect_timeout_s)
-    return (
-        found
-        if source is None
-        else found + await _replayed(tasks, loaded, source, verifier, connect_timeout_s, progress)
-    )
+    if source is None:
+        return found
+    if not has_solutions:
+        return found + await _unknown(loaded, source, connect_timeout_s)
+    return found + await _replayed(tasks, loaded, source, verifier, connect_timeout_s, progress)
 
 
 def _counted(tasks: Sequence[Task], config: TrainConfig, backend: Backend) -> list[Advice]:

@@ -128,7 +128,10 @@ def policies(
         source["api_key"] = key_from(variable, "--policy-key")
     for name, file in files.items():
         source = _endpoint(named, name, "--policy-prompt")
-        source["system"] = _text_of(file)
+        try:
+            source["system"] = Path(file).expanduser().read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--policy-prompt: {file} cannot be read: {error}; give a text file in UTF-8") from None
     return {"models": named}
 
 
@@ -138,13 +141,6 @@ def _endpoint(named: Mapping[str, Any], name: str, option: str) -> dict[str, Any
         endpoints = ", ".join(n for n, other in named.items() if isinstance(other, dict)) or "none"
         raise ConfigError(f"{option} names {name!r}, which is no endpoint; the endpoints are {endpoints}")
     return source
-
-
-def _text_of(file: str) -> str:
-    try:
-        return Path(file).expanduser().read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--policy-prompt: {file} cannot be read: {error}; give a text file in UTF-8") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -302,7 +298,6 @@ def report(
       toolbake report runs/first --errors
       toolbake report runs/seed-0 runs/seed-1 runs/seed-2 --to runs/three-seeds
     """
-    from ...errors import ConfigError
     from ...evaluation.report import report_of
     from ...evaluation.report_text import render_errors
 

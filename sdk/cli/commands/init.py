@@ -176,9 +176,9 @@ def _rest(tools: ProjectTools, tasks: Sequence[Task], why: str) -> dict[str, str
         README: _readme(tools, tasks, why),
     }
     if tasks:
-        from ...traces.json_text import dump_json
+        from ...tasks.task_files import as_lines
 
-        files[TASKS] = "".join(f"{dump_json(task.model_dump(exclude_defaults=True)).decode()}\n" for task in tasks)
+        files[TASKS] = as_lines(tasks).decode()
     if REQUESTS_FILE not in tools.files and not tasks:
         files[REQUESTS_FILE] = "prompt,calls,answer,setup.seed,tags.kind,family\n"
     return files
@@ -367,38 +367,31 @@ def openapi_tools(document: str, folder: Path) -> ProjectTools:
                 f"--openapi is {public_url(document)!r} with a user, a password, a query or a fragment, which would be "
                 "written into tools.py; save the document, and give the file"
             )
-        place = json.dumps(document, ensure_ascii=False)
+        imports, place = "", json.dumps(document, ensure_ascii=False)
     else:
         from mcp_bridge.openapi.document import read_document
 
         _require_file(Path(document), "--openapi", "an OpenAPI document (openapi.json or .yaml), or its URL")
         read_document(Path(document))  # a mistake in it is told with its place, and not with that of tools.py
+        imports = "from pathlib import Path\n\n"
         place = f"Path(__file__).parent / {json.dumps(_from(folder, Path(document)), ensure_ascii=False)}"
-    lines = [
-        '"""A twin of the API: the tools of its OpenAPI document, with simulated state for each rollout."""',
-        "",
-        "from pathlib import Path",
-        "",
-        "from sandboxes.api import ApiTwin",
-        "",
-        f"tools = ApiTwin({place})",
-    ]
-    if "Path(" not in place:
-        lines = [line for line in lines if line != "from pathlib import Path"]
-        lines = [*lines[:1], *lines[2:]]
-    return ProjectTools(f"{TOOLS_PY}:tools", f"a twin of the API in `{document}`", {TOOLS_PY: "\n".join(lines) + "\n"})
+    code = f'''"""A twin of the API: the tools of its OpenAPI document, with simulated state for each rollout."""
+
+{imports}from sandboxes.api import ApiTwin
+
+tools = ApiTwin({place})
+'''
+    return ProjectTools(f"{TOOLS_PY}:tools", f"a twin of the API in `{document}`", {TOOLS_PY: code})
 
 
 def python_tools(text: str, folder: Path) -> ProjectTools:
     """Of a Python file: the object that is named, or what it holds: a sandbox, a class, functions."""
-    file_word, sign, name = text.rpartition(":") if is_named_object(text) else (text, "", "")
+    file_word, _, name = text.rpartition(":") if is_named_object(text) else (text, "", "")
     file = Path(file_word)
     wanted = "a Python file, or an object in it: file.py:name"
     _require_file(file, "--python", wanted)
     if file.suffix != ".py":
         raise ConfigError(f"--python is {text!r}, which is no Python file; give {wanted}")
-    if not sign:
-        name = ""
     module = load_module(file_word, "--python")
     kind, names = _found(module, name, file)
     if kind == "server":
@@ -495,33 +488,32 @@ def _moved(entry: Any, home: Path, folder: Path) -> Any:
     if not isinstance(entry, dict):
         return entry
     found = dict(entry)
+
+    def moved(place: str) -> str:
+        return _from(folder, home / Path(place).expanduser())
+
     if "command" in entry:
         # Without `cwd` a server starts where the command was typed. It is written only where the server may need that:
         # a project that names no folder beside it can be moved.
         cwd = str(entry.get("cwd", ""))
         if not cwd.startswith("${") and (cwd or _is_of_this_folder(entry)):
-            found["cwd"] = _from(folder, home / Path(cwd).expanduser() if cwd else Path.cwd())
+            found["cwd"] = moved(cwd) if cwd else _from(folder, Path.cwd())
     document = entry.get("openapi")
     if isinstance(document, str) and "://" not in document:
-        found["openapi"] = _from(folder, home / Path(document).expanduser())
+        found["openapi"] = moved(document)
     options = entry.get("toolbake")
     if isinstance(options, dict):
         options = dict(options)
         world = options.get("world")
         if isinstance(world, dict) and isinstance(world.get("folder"), str):
-            options["world"] = {**world, "folder": _from(folder, home / Path(world["folder"]).expanduser())}
+            options["world"] = {**world, "folder": moved(world["folder"])}
         if isinstance(options.get("roots"), list):
-            options["roots"] = [
-                one if "://" in str(one) else _from(folder, home / Path(str(one)).expanduser())
-                for one in options["roots"]
-            ]
+            options["roots"] = [one if "://" in str(one) else moved(str(one)) for one in options["roots"]]
         found["toolbake"] = options
     tls = entry.get("tls")
     if isinstance(tls, dict):
         found["tls"] = {
-            name: _from(folder, home / Path(value).expanduser())
-            if name in _PLACES and isinstance(value, str) and "${" not in value
-            else value
+            name: moved(value) if name in _PLACES and isinstance(value, str) and "${" not in value else value
             for name, value in tls.items()
         }
     return found

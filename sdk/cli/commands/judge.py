@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ...errors import ConfigError
+from ...errors import ConfigError, ToolbakeError
 from ..options import Endpoint, EndpointKey, Model, Quiet, Threshold, VerifierName, arg, model_opt, opt
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ def check(
     """
     import anyio
 
-    from ...errors import ToolbakeError
     from ...judging import (
         Agreement,
         Judge,
@@ -116,7 +115,6 @@ def label(
     """
     import anyio
 
-    from ...errors import ToolbakeError
     from ...judging import Budget, label_rows
     from ...process import printing_to_stderr
     from ..options import progress_of

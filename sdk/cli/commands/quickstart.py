@@ -126,9 +126,7 @@ def _ask(
         typer.echo(rollout_text(found))
 
 
-def finished_run(
-    folder: Path, options: TrainConfig, *, tools: Any, prompts: Any, verifier: Any, model: str | Path | None = None
-) -> TrainResult | None:
+def finished_run(folder: Path, options: TrainConfig, *, tools: Any, prompts: Any, verifier: Any) -> TrainResult | None:
     """The result of a finished run of all this in `folder`; None where there is none.
 
     The tools are started and asked, as `sdk.train` would: a server that has changed makes it another run.
@@ -143,13 +141,13 @@ def finished_run(
     run = RunFolder.open_to_read(folder)
     if run.stage("report") is None or not (run.model_dir / "config.json").is_file():
         return None
-    now = plain_config(_identity(options, tools, prompts, verifier, model))
+    now = plain_config(_identity(options, tools, prompts, verifier))
     if not same_run(run.info, now):
         return None
     return TrainResult(model_dir=run.model_dir, run_dir=run.path, report=Report.read(run.report_json))
 
 
-def _identity(options: TrainConfig, tools: Any, prompts: Any, verifier: Any, model: str | Path | None) -> Any:
+def _identity(options: TrainConfig, tools: Any, prompts: Any, verifier: Any) -> Any:
     import anyio
 
     from ...connecting import connect
@@ -158,13 +156,13 @@ def _identity(options: TrainConfig, tools: Any, prompts: Any, verifier: Any, mod
     from ...trainer.task_splits import settle, split_for_training
 
     sides = split_for_training(prompts, options)
-    settled, _ = settle_sampler(model, settle(options, sides)[0])
+    settled, _ = settle_sampler(None, settle(options, sides)[0])
 
     async def ask() -> dict[str, Any]:
         async with connect(tools, call_timeout_s=options.limits.call_timeout_s) as source:
             return train_identity(
                 settled,
-                model=model,
+                model=None,
                 verifier=verifier,
                 train=sides.train,
                 heldout=sides.heldout,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...errors import ConfigError
 from ..options import (
     AsJson,
     Command,
@@ -138,7 +139,6 @@ def unseen_policy(
     """What `RecordedTwin` takes as `unseen`. Raises `ConfigError` for options that do not fit each other."""
     from sandboxes.recorded import SimulatedAnswers
 
-    from ...errors import ConfigError
     from ..sources import model_source
 
     if unseen not in ("error", "nearest", "model"):
@@ -301,8 +301,6 @@ def divergence(
 def _require_replaceable(path: Path) -> None:
     """Raises `ConfigError` where something is there that is no report: a cassette or a twin would be lost."""
     from sandboxes.divergence import DivergenceReport
-
-    from ...errors import ConfigError
 
     try:
         if path.exists():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from ...errors import ConfigError, ToolbakeError
 from ..options import CallParser, ClientsKey, Host, arg, opt
 
 if TYPE_CHECKING:
@@ -145,7 +146,6 @@ def serve(
       toolbake serve runs/desk --engine vllm
       DESK_KEY=... toolbake serve runs/desk --host 0.0.0.0 --port 8080 --api-key-env DESK_KEY
     """
-    from ...errors import ConfigError
     from ...process import keep_loaded_objects
     from ...progress import Console
     from ...serving import serve
@@ -157,31 +157,21 @@ def serve(
         raise ConfigError(f"--log-format is {log_format!r}; give one of {', '.join(LOG_FORMATS)}")
     if engine is not None and engine not in ENGINES:
         raise ConfigError(f"--engine is {engine!r}; give one of {', '.join(ENGINES)}")
-    key = key_from(api_key_env) if api_key_env is not None else None
+    key = key_from(api_key_env)
     progress = Console()
     progress.say(f"loading {model_dir or 'the embedded SmolLM2-135M-Instruct'}")
     how: dict[str, Any] = {"temperature": temperature, "default_max_tokens": default_max_tokens}
     how |= {"tool_prompt": tool_prompt, "strict_tools": strict_tools, "dtype": dtype, "drain_seconds": drain_seconds}
     start: Callable[..., Server | VllmServer] = serve
     if (engine or default_engine()) == "vllm":
-        idle = [
-            option
-            for option, value, usual in (
-                ("--max-waiting", max_waiting, _MAX_WAITING),
-                ("--log-format", log_format, "text"),
-            )
-            if value != usual
-        ]
-        if idle:
-            raise ConfigError(f"{idle[0]} does nothing for vLLM; take it out, or add --engine embedded")
+        if max_waiting != _MAX_WAITING or log_format != "text":
+            option = "--max-waiting" if max_waiting != _MAX_WAITING else "--log-format"
+            raise ConfigError(f"{option} does nothing for vLLM; take it out, or add --engine embedded")
         start, how["call_parser"], how["progress"] = serve_with_vllm, call_parser, progress
         how["arguments"], how["shows_log"] = tuple(vllm_arg or ()), True
-    elif of_vllm := [
-        option
-        for option, value in (("--tool-call-parser", call_parser), ("--vllm-arg", vllm_arg or None))
-        if value is not None
-    ]:
-        raise ConfigError(f"{of_vllm[0]} does nothing for the embedded engine; take it out")
+    elif call_parser is not None or vllm_arg:
+        option = "--tool-call-parser" if call_parser is not None else "--vllm-arg"
+        raise ConfigError(f"{option} does nothing for the embedded engine; take it out")
     else:
         how["max_waiting"] = max_waiting
     with (
@@ -240,7 +230,6 @@ def _reloaded_by_sighup(server: Server | VllmServer) -> Iterator[None]:
 
 
 def _reload(server: Server, closing: threading.Event) -> None:
-    from ...errors import ToolbakeError
 
     try:
         server.reload()

@@ -267,12 +267,12 @@ def solve(
 
     from ...blocking import solve_file
     from ...tasks import counted
+    from ...tasks.task_files import as_lines
     from ...traces.atomic_files import make_folder, write_bytes
-    from ...traces.json_text import dump_json
 
     make_folder(to.parent)  # before anything is played whose result would have no place
     with printing_to_stderr():
         solved = solve_file(source, tasks, connect_timeout_s=connect_timeout, progress=Console())
-    write_bytes(to, b"".join(dump_json(task.model_dump(exclude_defaults=True)) + b"\n" for task in solved))
+    write_bytes(to, as_lines(solved))
     changing = sum(bool(task.expected.get("changes")) for task in solved)
     typer.echo(f"{counted(solved)} in {to}: {changing} change the world, {len(solved) - changing} ask for an answer")

@@ -14,6 +14,7 @@ import typer
 
 from mcp_bridge.extras import require_extra
 
+from ...errors import ConfigError
 from .. import options
 from ..failing import RESUMABLE, when_interrupted
 
@@ -118,7 +119,6 @@ def train(
       toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --agent 'node agent.js'
     """
     when_interrupted(RESUMABLE)
-    from ...errors import ConfigError
     from ...process import printing_to_stderr, quiet_bars
     from ...tasks import load_tasks
     from .. import sources
@@ -184,7 +184,6 @@ def _show_plan(
     model: str | None, training: TrainConfig, gpus: str | None, output_dir: Path | None, *, dry_run: bool, as_json: bool
 ) -> None:
     """Raises `ConfigError` for GPUs that are no numbers, and `typer.Exit` where the plan has problems."""
-    from ...errors import ConfigError
     from ...trainer.compute_plan import plan_compute
 
     if not dry_run:

@@ -57,7 +57,7 @@ def view(
         typer.echo(f"{export_labels}: {write_labels(runs, export_labels)} labelled rollouts")
     if export is not None or export_labels is not None:
         return
-    key = key_from(api_key_env) if api_key_env is not None else None
+    key = key_from(api_key_env)
     with serve_page(runs, host=host, port=port, api_key=key) as server:
         typer.echo(f"{server.url} (Ctrl-C ends it)")
         server.wait()

@@ -2,25 +2,16 @@
 
 import { choice, el, figure, plain } from "./dom.js";
 import { columns } from "./columns.js";
-import { valuesOf } from "./filtering.js";
+import { grouped, valuesOf } from "./filtering.js";
+import { ListView } from "./list_view.js";
 import { mark } from "./panels.js";
 import { armOf, armTitle, choose, chosen, isProbe, outcome, store, titleOf } from "./store.js";
-import { VirtualList } from "./virtual_list.js";
 
 const PAIR_KINDS = [["", "all tasks"], ["gained", "gained"], ["lost", "lost"], ["changed", "gained or lost"], ["right", "both right"], ["wrong", "both wrong"]];
 
 /** The tasks that both have, each with its rollouts on either side. */
 function pairsOf(first, second) {
-  const sides = [new Map(), new Map()];
-  for (const row of store.rows) {
-    const arm = armOf(row);
-    for (const [place, wanted] of [first, second].entries()) {
-      if (arm !== wanted) continue;
-      const task = plain(row.task);
-      if (!sides[place].has(task)) sides[place].set(task, []);
-      sides[place].get(task).push(row);
-    }
-  }
+  const sides = [first, second].map((arm) => grouped(store.rows.filter((row) => armOf(row) === arm), (row) => plain(row.task)));
   return [...sides[0]].filter(([task]) => sides[1].has(task)).map(([task, before]) => {
     const after = sides[1].get(task);
     return { task, before, after, kind: kindOf(share(before), share(after)) };
@@ -43,23 +34,18 @@ function kindOf(before, after) {
 /** Those compared where the address says nothing, of the stages in which each task was tried once: the last that has a
     task in common with another, and the first such. */
 function defaults(arms) {
-  const counts = new Map();
-  for (const row of store.rows) {
-    const arm = armOf(row);
-    if (!counts.has(arm)) counts.set(arm, { rows: 0, tasks: new Set() });
-    counts.get(arm).rows += 1;
-    counts.get(arm).tasks.add(row.task);
-  }
-  const measured = arms.filter((arm) => counts.get(arm).rows === counts.get(arm).tasks.size);
+  const rows = grouped(store.rows, armOf);
+  const tasks = new Map([...rows].map(([arm, of]) => [arm, new Set(of.map((row) => row.task))]));
+  const measured = arms.filter((arm) => rows.get(arm).length === tasks.get(arm).size);
   const order = measured.length > 1 ? measured : arms;
   for (const last of order.toReversed()) {
-    const first = order.find((arm) => arm !== last && sharesTask(counts.get(arm), counts.get(last)));
+    const first = order.find((arm) => arm !== last && sharesTask(tasks.get(arm), tasks.get(last)));
     if (first !== undefined) return [first, last];
   }
   return [order[0], order.at(-1)];
 }
 
-const sharesTask = (one, other) => [...one.tasks].some((task) => other.tasks.has(task));
+const sharesTask = (one, other) => [...one].some((task) => other.has(task));
 
 function pairNode(pair) {
   return [
@@ -69,15 +55,9 @@ function pairNode(pair) {
   ];
 }
 
-export class CompareView {
+export class CompareView extends ListView {
   constructor() {
-    this.list = new VirtualList({ label: "Tasks", height: 52, draw: pairNode, chosen: (pair) => choose({ task: pair.task }), known: (pair) => pair.task });
-    this.choices = el("div", { class: "filters" });
-    this.count = el("p", { class: "count muted", role: "status" });
-    this.detail = el("article", { class: "detail wide", tabindex: -1, "aria-label": "Task" });
-    this.node = el("div", { class: "split groups" },
-      el("div", { class: "side" }, el("div", { class: "controls" }, this.choices, this.count), this.list.node), this.detail);
-    this.open = null;
+    super({ label: "Tasks", one: "Task", name: "task", known: (pair) => pair.task, draw: pairNode, wide: true });
   }
 
   update() {
@@ -105,17 +85,8 @@ export class CompareView {
       this.detail.replaceChildren(el("p", { class: "empty" }, count ? "Choose a task, or press j." : "These two have no task in common."));
       return;
     }
-    const back = el("button", { type: "button", class: "quiet back", on: { click: () => choose({ task: "" }) } }, "← all tasks");
     const heads = [...pair.before.map(() => armTitle(a)), ...pair.after.map(() => armTitle(b))];
-    this.detail.replaceChildren(el("header", {}, back, el("h2", {}, titleOf(pair.before[0])), el("p", { class: "muted" }, pair.task)),
+    this.detail.replaceChildren(el("header", {}, this.back("← all tasks"), el("h2", {}, titleOf(pair.before[0])), el("p", { class: "muted" }, pair.task)),
       columns([...pair.before, ...pair.after], heads));
-  }
-
-  key(name) {
-    if (this.list.key(name)) return true;
-    if (name === "Enter") this.detail.querySelector(".columns")?.focus();
-    else if (name === "Escape") { choose({ task: "" }); this.list.node.focus(); }
-    else return false;
-    return true;
   }
 }

@@ -51,3 +51,14 @@ function labelled(row, wanted) {
 export function valuesOf(value) {
   return [...new Set(store.rows.flatMap(value))];
 }
+
+/** Rows by a value of theirs, in the order of the first row of each. */
+export function grouped(rows, value) {
+  const found = new Map();
+  for (const row of rows) {
+    const key = value(row);
+    if (!found.has(key)) found.set(key, []);
+    found.get(key).push(row);
+  }
+  return found;
+}

@@ -2,25 +2,20 @@
 
 import { choice, el, figure, plain } from "./dom.js";
 import { columns } from "./columns.js";
-import { valuesOf } from "./filtering.js";
+import { grouped, valuesOf } from "./filtering.js";
+import { ListView } from "./list_view.js";
 import { armOf, armTitle, choose, chosen, groupOf, isProbe, outcome, store, titleOf } from "./store.js";
-import { VirtualList } from "./virtual_list.js";
 
 const GROUP_KINDS = [["", "all groups"], ["mixed", "with signal"], ["right", "all right"], ["wrong", "all wrong"], ["failed", "with failures"]];
 
 /** All groups of two and more, in the order of their first rollout. */
 function groupsOf(rows) {
-  const found = new Map();
-  for (const row of rows) {
-    if (!row.group || isProbe(row)) continue; // probes of one task were not compared with each other
-    const key = groupOf(row);
-    if (!found.has(key)) found.set(key, { key, rows: [] });
-    found.get(key).rows.push(row);
-  }
-  return [...found.values()].filter((group) => group.rows.length > 1).map((group) => {
-    const scores = group.rows.filter((row) => row.state === "scored").map((row) => row.score);
+  // Probes of one task were not compared with each other.
+  const found = [...grouped(rows.filter((row) => row.group && !isProbe(row)), groupOf)];
+  return found.filter(([, group]) => group.length > 1).map(([key, group]) => {
+    const scores = group.filter((row) => row.state === "scored").map((row) => row.score);
     const mean = scores.length ? scores.reduce((sum, one) => sum + one, 0) / scores.length : null;
-    return { ...group, mean, mixed: new Set(scores).size > 1, outcomes: group.rows.map(outcome) };
+    return { key, rows: group, mean, mixed: new Set(scores).size > 1, outcomes: group.map(outcome) };
   });
 }
 
@@ -41,15 +36,9 @@ function groupNode(group) {
   ];
 }
 
-export class GroupsView {
+export class GroupsView extends ListView {
   constructor() {
-    this.list = new VirtualList({ label: "Groups", height: 52, draw: groupNode, chosen: (group) => choose({ group: group.key }), known: (group) => group.key });
-    this.choices = el("div", { class: "filters" });
-    this.count = el("p", { class: "count muted", role: "status" });
-    this.detail = el("article", { class: "detail wide", tabindex: -1, "aria-label": "Group" });
-    this.node = el("div", { class: "split groups" },
-      el("div", { class: "side" }, el("div", { class: "controls" }, this.choices, this.count), this.list.node), this.detail);
-    this.open = null;
+    super({ label: "Groups", one: "Group", name: "group", known: (group) => group.key, draw: groupNode, wide: true });
   }
 
   update() {
@@ -75,17 +64,8 @@ export class GroupsView {
       this.list.reveal();
       return;
     }
-    const back = el("button", { type: "button", class: "quiet back", on: { click: () => choose({ group: "" }) } }, "← all groups");
-    this.detail.replaceChildren(el("header", {}, back, el("h2", {}, titleOf(group.rows[0])),
+    this.detail.replaceChildren(el("header", {}, this.back("← all groups"), el("h2", {}, titleOf(group.rows[0])),
       el("p", { class: "muted" }, `${group.rows.length} rollouts, mean ${figure(group.mean, 3)}`)),
     columns(group.rows, group.rows.map((_, place) => `number ${place + 1}`)));
-  }
-
-  key(name) {
-    if (this.list.key(name)) return true;
-    if (name === "Enter") this.detail.querySelector(".columns")?.focus();
-    else if (name === "Escape") { choose({ group: "" }); this.list.node.focus(); }
-    else return false;
-    return true;
   }
 }

@@ -3,6 +3,7 @@
 import { counted, el, figure, plain } from "./dom.js";
 import { chart } from "./chart.js";
 import { seconds } from "./conversation.js";
+import { grouped } from "./filtering.js";
 import { jsonNodes } from "./texts.js";
 import { kindName, PROMPTS } from "./panels.js";
 import { armOf, armTitle, choose, faultOf, isProbe, outcome, source, store } from "./store.js";
@@ -21,14 +22,7 @@ export function wilson(right, all) {
 
 /** The arms with their rows: those of degenerate probes, or all others. */
 function stages(probes) {
-  const found = new Map();
-  for (const row of store.rows) {
-    if (isProbe(row) !== probes) continue;
-    const arm = armOf(row);
-    if (!found.has(arm)) found.set(arm, []);
-    found.get(arm).push(row);
-  }
-  return [...found];
+  return [...grouped(store.rows.filter((row) => isProbe(row) === probes), armOf)];
 }
 
 function stageRow([arm, rows]) {

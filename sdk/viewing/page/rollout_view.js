@@ -3,11 +3,11 @@
 import { choice, counted, el, figure, plain } from "./dom.js";
 import { conversation, seconds } from "./conversation.js";
 import { filtered, ORDER_NAMES, valuesOf } from "./filtering.js";
+import { ListView } from "./list_view.js";
 import { changesPanel, evidencePanel, factsPanel, faultPanel, kindName, labelPanel, ledgerPanel, mark, taskPanel, verdictPanel } from "./panels.js";
 import { armOf, armTitle, calledIn, choose, chosen, faultOf, groupOf, keyOf, labelOf, source, store, titleOf } from "./store.js";
 import { lengthsOf } from "./texts.js";
 import { tokensPanel } from "./tokens.js";
-import { VirtualList } from "./virtual_list.js";
 
 const RESULTS = [
   ["", "any result"], ["right", "right"], ["wrong", "wrong"], ["failed", "failed"], ["unscored", "not scored"],
@@ -44,18 +44,10 @@ export async function load(row) {
   return rollout;
 }
 
-export class RolloutsView {
+export class RolloutsView extends ListView {
   constructor() {
-    this.list = new VirtualList({ label: "Rollouts", height: 52, draw: rowNode, chosen: (row) => this.#choose(row), known: keyOf });
-    this.search = el("input", { type: "search", id: "search", placeholder: "Search  /", "aria-label": "Search", autocomplete: "off", spellcheck: "false" });
-    this.search.addEventListener("input", () => { choose({ q: this.search.value }, { silent: true }); this.#filter(); });
+    super({ label: "Rollouts", one: "Rollout", name: "at", known: keyOf, draw: rowNode });
     this.search.addEventListener("keydown", (event) => this.#searched(event));
-    this.choices = el("div", { class: "filters" });
-    this.count = el("p", { class: "count muted", role: "status" });
-    this.detail = el("article", { class: "detail", tabindex: -1, "aria-label": "Rollout" });
-    const side = el("div", { class: "side" }, el("div", { class: "controls" }, this.search, this.choices, this.count), this.list.node);
-    this.node = el("div", { class: "split" }, side, this.detail);
-    this.open = null;
     this.inside = null;
   }
 
@@ -63,14 +55,14 @@ export class RolloutsView {
   update() {
     const wanted = chosen();
     if (document.activeElement !== this.search) this.search.value = wanted.q ?? "";
-    this.#filter();
+    this.filter();
     const row = wanted.at ? store.rows.find((one) => keyOf(one) === wanted.at) : null;
     this.node.classList.toggle("reading", Boolean(row));
     if (row) this.#show(row);
     else this.#nothing();
   }
 
-  #filter() {
+  filter() {
     const wanted = chosen();
     if (this.inside && (this.inside.words !== wanted.q || this.inside.generation !== store.generation)) this.inside = null;
     const rows = filtered(wanted, this.inside?.found);
@@ -104,13 +96,11 @@ export class RolloutsView {
     const [words, generation] = [this.search.value, store.generation];
     try {
       this.inside = { words, generation, found: new Set(await source.search(generation, words)) };
-      this.#filter();
+      this.filter();
     } catch (error) {
       this.count.textContent = `not searched: ${error.message}`;
     }
   }
-
-  #choose(row) { choose({ at: keyOf(row) }); }
 
   #nothing() {
     this.open = null;
@@ -123,7 +113,7 @@ export class RolloutsView {
     this.open = key;
     let content;
     try {
-      content = rolloutNodes(await load(row), row);
+      content = rolloutNodes(await load(row), row, this.back("← all rollouts"));
     } catch (error) {
       content = [el("p", { class: "empty bad" }, plain(error.message))];
     }
@@ -132,14 +122,9 @@ export class RolloutsView {
     this.detail.scrollTop = 0;
   }
 
-  /** What keys do here; returns whether this one did something. */
   key(name) {
-    if (this.list.key(name)) return true;
-    if (name === "Enter") this.detail.focus();
-    else if (name === "Escape") { choose({ at: "" }); this.list.node.focus(); }
-    else if (name === "/") { this.search.focus(); this.search.select(); }
-    else if ("ynu".includes(name)) this.detail.querySelector(`[data-label="${{ y: "good", n: "bad", u: "unsure" }[name]}"]`)?.click();
-    else if (name === "e") this.detail.querySelector("#comment")?.focus();
+    if (super.key(name)) return true;
+    if (name === "e") this.detail.querySelector("#comment")?.focus();
     else if (name === "p") { const part = this.detail.querySelector("#tokens"); if (part) { part.open = !part.open; part.scrollIntoView({ block: "nearest" }); } }
     else if (name === "b") this.#group();
     else return false;
@@ -152,8 +137,7 @@ export class RolloutsView {
   }
 }
 
-function rolloutNodes(rollout, row) {
-  const back = el("button", { type: "button", class: "quiet back", on: { click: () => choose({ at: "" }) } }, "← all rollouts");
+function rolloutNodes(rollout, row, back) {
   const head = el("header", {}, back, el("h2", {}, mark(row), titleOf(row)),
     el("p", { class: "muted" }, `${armTitle(armOf(row))}${row.step >= 0 ? ` · step ${row.step}` : ""} · ${plain(row.id)} · ${counted(row.turns, "turn")} · ${counted(row.tokens, "token")} · ${seconds(row.seconds)}`));
   const verdict = el("div", { class: "verdict" }, verdictPanel(rollout, row), faultPanel(row));

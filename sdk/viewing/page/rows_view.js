@@ -2,9 +2,9 @@
 
 import { choice, el, figure, plain, shown } from "./dom.js";
 import { conversation } from "./conversation.js";
+import { ListView } from "./list_view.js";
 import { choose, chosen, source, store } from "./store.js";
 import { panel } from "./panels.js";
-import { VirtualList } from "./virtual_list.js";
 
 const LINE_KINDS = [["", "all lines"], ["task", "tasks"], ["row", "no tasks"], ["unread", "cannot be read"]];
 const LINE_MARKS = { task: ["right", "✓", "a task"], row: ["unscored", "○", "no task"], unread: ["failed", "!", "cannot be read"] };
@@ -17,18 +17,10 @@ function lineMark(line) {
   return el("span", { class: `mark ${name}`, role: "img", "aria-label": meaning, title: meaning }, sign);
 }
 
-export class RowsView {
+export class RowsView extends ListView {
   constructor() {
-    this.list = new VirtualList({ label: "Rows", height: 52, draw: (line) => this.#lineNode(line), chosen: (line) => choose({ line: line.line }), known: (line) => line.line });
-    this.search = el("input", { type: "search", id: "search", placeholder: "Search  /", "aria-label": "Search", autocomplete: "off", spellcheck: "false" });
-    this.search.addEventListener("input", () => { choose({ q: this.search.value }, { silent: true }); this.#filter(); });
-    this.choices = el("div", { class: "filters" });
-    this.count = el("p", { class: "count muted", role: "status" });
-    this.detail = el("article", { class: "detail", tabindex: -1, "aria-label": "Row" });
-    this.node = el("div", { class: "split" },
-      el("div", { class: "side" }, el("div", { class: "controls" }, this.search, this.choices, this.count), this.list.node), this.detail);
+    super({ label: "Rows", one: "Row", name: "line", known: (line) => line.line, draw: (line) => this.#lineNode(line) });
     this.read = { file: null, version: null, lines: [] };
-    this.open = null;
     this.last = Promise.resolve();
     this.drafts = new Map(); // what was written and not yet saved: field -> value, by "file/line"
     addEventListener("beforeunload", (event) => { if (this.drafts.size) event.preventDefault(); });
@@ -39,7 +31,7 @@ export class RowsView {
     const file = Math.min(Number(wanted.file) || 0, store.files.length - 1);
     if (this.read.file !== file) { this.#readFile(file); return; }
     if (document.activeElement !== this.search) this.search.value = wanted.q ?? "";
-    this.#filter();
+    this.filter();
     const line = this.read.lines.find((one) => String(one.line) === wanted.line);
     this.node.classList.toggle("reading", Boolean(line));
     if (line) this.#show(line);
@@ -66,7 +58,7 @@ export class RowsView {
     }
   }
 
-  #filter() {
+  filter() {
     const wanted = chosen();
     const words = (wanted.q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
     const lines = this.read.lines.filter((line) => {
@@ -144,8 +136,7 @@ export class RowsView {
     }, value);
     const labels = line.kind === "unread" ? null
       : panel("Label", el("div", { class: "choices" }, button("good", "y"), button("bad", "n"), button("unsure", "u")));
-    const back = el("button", { type: "button", class: "quiet back", on: { click: () => choose({ line: "" }) } }, "← all rows");
-    const head = el("header", {}, back, el("h2", {}, lineMark(line), plain(line.title)),
+    const head = el("header", {}, this.back("← all rows"), el("h2", {}, lineMark(line), plain(line.title)),
       el("p", { class: line.kind === "unread" ? "bad" : "muted" }, line.problem ? plain(line.problem) : `line ${line.line}`));
     const edit = found.fields.length ? panel("Change", ...found.fields.map(field), el("div", { class: "choices" },
       el("button", { type: "button", on: { click: saveDraft } }, "Save")), note) : null;
@@ -169,7 +160,7 @@ export class RowsView {
       if (!draft?.size) this.drafts.delete(key);
       read.lines[read.lines.findIndex((one) => one.line === line.line)] = found.row;
       if (this.read !== read) return; // another file is open now
-      this.#filter();
+      this.filter();
       if (this.open !== key) return; // another row is being read
       this.#draw(found.row, found);
       this.detail.querySelector("[role=status]")?.replaceChildren(this.drafts.has(key) ? "saved; what was written since is not yet" : "saved");
@@ -180,13 +171,9 @@ export class RowsView {
   }
 
   key(name) {
-    if (this.list.key(name)) return true;
-    if (name === "Enter") this.detail.focus();
-    else if (name === "Escape") { choose({ line: "" }); this.list.node.focus(); }
-    else if (name === "/") { this.search.focus(); this.search.select(); }
-    else if ("ynu".includes(name)) this.detail.querySelector(`[data-label="${{ y: "good", n: "bad", u: "unsure" }[name]}"]`)?.click();
-    else if (name === "e") this.detail.querySelector("textarea")?.focus();
-    else return false;
+    if (super.key(name)) return true;
+    if (name !== "e") return false;
+    this.detail.querySelector("textarea")?.focus();
     return true;
   }
 }

@@ -20,7 +20,7 @@ from ..policies.protocol import Agent, Sampling
 from ..records import Message
 from ..rollouts import derive_seed
 from ..verifiers.text_tokens import numbers_and_names, positions, tokenize
-from .words import IDENTIFYING, MAKING, SETTING, VERBS, last_name, listed, noun_of, without_id, words
+from .words import IDENTIFYING, MAKING, SETTING, VERBS, last_name, listed, noun_of, singular, without_id, words
 from .worlds import Cell, Facts, Found, NoWalk, Path, Scalar, Step, Told, Walk, adds, at, deed_of, leaves, properties
 
 _WRAPPERS = frozenset({"data", "items", "results", "result", "list", "records", "entries", "values", "content"})
@@ -616,7 +616,7 @@ def _quoted(field: str) -> str:
 
 def _is_plural(field: str) -> bool:
     last = field.split()[-1] if field else ""
-    return last.endswith("s") and not last.endswith(("ss", "us", "is"))
+    return singular(last) != last
 
 
 DONE = "done"

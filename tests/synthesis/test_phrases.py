@@ -216,3 +216,23 @@ def test_phrases_belong_to_what_a_file_was_made_with(tmp_path: Any) -> None:
     sdk.synthesize(bank(), 2, setups=[{}], to=path, max_calls=1)
     with pytest.raises(sdk.ConfigError, match=r"begun with other options: .*phrases"):
         sdk.synthesize(bank(), 2, setups=[{}], to=path, max_calls=1, phrases=PHRASES)
+
+
+class Schools:
+    """Schools and who is in them."""
+
+    def __init__(self) -> None:
+        self.schools = {f"S-{number}": {"children": 20 + 3 * number, "people": 90 + number} for number in range(6)}
+
+    def get_school(self, school: str) -> dict[str, int]:
+        """A school."""
+        if school not in self.schools:
+            raise ValueError("no such school")
+        return self.schools[school]
+
+
+def test_what_is_many_without_an_s_is_asked_for_as_many() -> None:
+    made = sdk.synthesize(ObjectTwin(Schools, reads=("get_school",)), 12, setups=[{}], max_calls=1)
+    about_people = [str(task.prompt) for task in made.tasks if "people" in str(task.prompt)]
+    assert about_people
+    assert not any("is the people" in prompt or "is people" in prompt for prompt in about_people)

@@ -109,7 +109,7 @@ def plural(count: int, noun: str) -> str:
     return noun if count == 1 else f"{noun}s"
 
 
-_ES = re.compile(r"(?:ss|sh|ch|x|zz|(?:^b|^foc|[ilnprst])us)es$")
+_ES = re.compile(r"(?:ss|sh|ch|x|zz|(?:(?<![Aa])[Bb]|foc|circ|croc|cauc|nex|[ilnprst])us)es$")
 
 
 def singular_of(word: str) -> str:

@@ -177,8 +177,8 @@ def repeated_answers(step: int, rollouts: Sequence[Rollout], settings: AlarmSett
             by_answer[said(rollout), done][rollout.task.id] = rollout
     alarms = []
     for paid in by_answer.values():
-        golds = [r.task.expected.get("answer") for r in paid.values()]
-        same_gold = golds[0] is not None and all(json.dumps(one) == json.dumps(golds[0]) for one in golds)
+        golds = {json.dumps(r.task.expected["answer"]) if "answer" in r.task.expected else None for r in paid.values()}
+        same_gold = len(golds) == 1 and None not in golds  # "null" is one: there is no answer
         if len(paid) >= settings.repeated_tasks and not same_gold:
             first = next(iter(paid.values()))
             message = f"the answer {first.answer[:80]!r} was paid for on {len(paid)} different tasks"

@@ -241,7 +241,7 @@ def _secrets(credential: Credential) -> Sequence[str]:
     found: list[str] = []
     for value in (*credential.headers.values(), *credential.query.values(), *credential.cookies.values()):
         found += [value, quote(value, safe=""), *value.split()[1:]]
-        found += basic_credentials(value[6:]) if value.startswith("Basic ") else []
+        found += basic_credentials("".join(value[6:].split())) if value.startswith("Basic ") else []
     return found
 
 

@@ -306,7 +306,7 @@ def _first_problem(error: ValidationError) -> str:
 
 def as_lines(tasks: Iterable[Task]) -> bytes:
     """The tasks as the JSON lines of a file, without what is empty."""
-    return b"".join(dump_json(task.model_dump(mode="json", exclude_defaults=True)) + b"\n" for task in tasks)
+    return b"".join(dump_json(task.model_dump(exclude_defaults=True)) + b"\n" for task in tasks)
 
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")

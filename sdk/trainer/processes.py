@@ -165,7 +165,7 @@ def mixed_precision(config: TrainConfig) -> str:
 
 
 def _launched_precision() -> str:
-    return os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
+    return (os.environ.get("ACCELERATE_MIXED_PRECISION") or "no").lower()
 
 
 def zero_stage() -> int:

@@ -57,6 +57,20 @@ def test_figures_golden_values():
     assert (step.scores["t0"], step.scores["t9"]) == ([1.0], [0.0])
 
 
+@pytest.mark.parametrize(("gold", "rings"), [({"answer": None}, False), ({"answer": "4"}, False), ({}, True)])
+def test_one_answer_that_all_its_tasks_expect_is_quiet_also_where_it_is_that_there_is_none(gold, rings):
+    paid = [
+        Rollout(
+            id=f"r{number}",
+            task=Task(id=f"t{number}", prompt=f"Where is {number}?", expected=gold),
+            answer="I don't know.",
+            verdict=Verdict(score=1),
+        )
+        for number in range(9)
+    ]
+    assert bool(repeated_answers(0, paid, SETTINGS)) == rings
+
+
 def test_one_last_word_after_different_calls_is_quiet_where_tasks_expect_no_answer():
     def done(number, argument):
         call = ToolCall(id=f"c{number}", name="move", arguments={"file": argument})

@@ -280,7 +280,12 @@ class Fleet:
             if all(replica.condition == "gone" for replica in self.replicas):
                 raise PolicyFailure(f"no vLLM server is left: {self._problems()}")
             able = [replica for replica in self.replicas if replica.condition == "up"]
-            if self._exchanging or self._resting or not able:
+            if self._exchanging or self._resting:
+                patience.reschedule(None)  # it ends by itself
+                return None
+            if not able:
+                if patience.when() is None:
+                    patience.reschedule(loop.time() + self._recover_timeout_s)
                 return None
             replica = self._router.choose(tokens, able, lambda one: len(one.tickets))
             self._router.note(tokens, replica)
@@ -288,16 +293,12 @@ class Fleet:
             replica.tickets.add(ticket)
             return ticket
 
-        while True:
-            try:
-                async with asyncio.timeout(self._recover_timeout_s):
-                    return await self.state.until(look)
-            except TimeoutError:
-                changing = self._exchanging or self._resting  # which ends
-                if changing or any(replica.condition == "up" for replica in self.replicas):
-                    continue
-                why = self._problems()
-                raise PolicyFailure(f"no vLLM server could be asked for {self._recover_timeout_s:g} s: {why}") from None
+        try:
+            async with asyncio.timeout(None) as patience:
+                return await self.state.until(look)
+        except TimeoutError:
+            why = self._problems()
+            raise PolicyFailure(f"no vLLM server could be asked for {self._recover_timeout_s:g} s: {why}") from None
 
     def leave(self, ticket: Ticket, *, answered: Sequence[int] | None = None) -> None:
         """The request has ended. `answered`: prompt and answer, with which the next turn of its rollout begins."""
@@ -328,6 +329,10 @@ class Fleet:
     def mark(self) -> str | None:
         """What the servers say that they have, below an adapter, too, where all their weights were exchanged."""
         return getattr(self._below, "mark", None)
+
+    def mark_of(self, held: Weights | None) -> str | None:
+        """What a server with these weights says that it has; None where that is not known."""
+        return getattr(held, "mark", self.mark if held is self._current else None)
 
     @property
     def putting(self) -> bool:
@@ -369,11 +374,11 @@ class Fleet:
     @contextlib.contextmanager
     def _awake(self) -> Iterator[None]:
         """In the block the servers have the memory of their GPU again; after it they are asked again."""
-        for replica in self.replicas:
-            if replica.asleep:
-                self._tell(replica, "wake_up")
-                replica.asleep = False
         try:
+            for replica in self.replicas:
+                if replica.asleep:
+                    self._tell(replica, "wake_up")
+                    replica.asleep = False
             yield
         finally:
             with self.state.changed:
@@ -385,11 +390,15 @@ class Fleet:
         under way end first. Blocks. Raises `PolicyFailure` where they do not."""
         with self._putting, self._alone(interrupt=False):
             self._resting = True
-            for replica in self.replicas:
-                if replica.condition == "up":
-                    # Level 1 keeps the weights in main memory: adapters need those that the server was started with.
-                    self._tell(replica, "sleep?level=1")
-                    replica.asleep = replica.condition == "up"
+            try:
+                for replica in self.replicas:
+                    if replica.condition == "up":
+                        # Level 1 keeps the weights in main memory: adapters need those below them.
+                        self._tell(replica, "sleep?level=1")
+                        replica.asleep = replica.condition == "up"
+            except PolicyFailure:
+                self._resting = False
+                raise
 
     def wait_while_resting(self, given_up: Callable[[], bool]) -> None:
         """Returns when the servers have their GPU's memory, without which none starts, or when it is given up."""
@@ -512,6 +521,7 @@ class Fleet:
         """Nothing of ours is under way in the block."""
         with self.state.changed:
             self._exchanging = True
+            self.state.notify()
         paused: set[Replica] = set()
         try:
             self._drain(paused, interrupt=interrupt)
@@ -679,7 +689,7 @@ class Watcher:
                 return None
             if has.startswith(INCOMPLETE):
                 return broken_off(has)
-            if held is None or has == getattr(held, "mark", self._fleet.mark):
+            if self._fleet.mark_of(held) in (None, has):
                 return None
         return f"the server has other weights ({has}) than it was given: it was started again"
 

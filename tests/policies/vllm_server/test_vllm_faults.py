@@ -360,6 +360,13 @@ def exchanging(policy: VllmPolicy) -> None:
             fleet.state.changed.wait(0.01)
 
 
+def up_again(policy: VllmPolicy) -> None:
+    """Returns when whoever looks after the server has found it well."""
+    fleet = policy._fleet
+    with fleet.state.changed:
+        fleet.state.changed.wait_for(lambda: fleet.replicas[0].condition != "suspect", timeout=20)
+
+
 async def test_a_request_waits_for_weights_longer_than_for_a_server(server: TokenServer, tmp_path: Path) -> None:
     """A publication waits for the longest request under way; nothing is broken meanwhile."""
     async with opened(server, folder=tmp_path, recover_timeout_s=0.05) as policy:
@@ -373,6 +380,36 @@ async def test_a_request_waits_for_weights_longer_than_for_a_server(server: Toke
         server.release()
         assert ((await longest).version, (await waiting).version) == (0, 1)
         await publication
+
+
+async def test_a_server_is_not_started_again_because_it_does_not_have_the_weights_that_are_about_to_come(
+    server: TokenServer, tmp_path: Path
+) -> None:
+    """A request failed while the first publication waits for another one."""
+    async with opened(server, folder=tmp_path) as policy:
+        server.hold.clear()
+        other = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
+        await asyncio.to_thread(server.waiting.acquire)
+        publication = asyncio.create_task(asyncio.to_thread(policy.publish, state(2.0), version=1))
+        await asyncio.to_thread(exchanging, policy)
+        (replica,) = policy._fleet.replicas
+        policy._fleet.suspect(replica, "HTTP 500")
+        await asyncio.to_thread(up_again, policy)
+        server.release()
+        assert (await other).version == 0
+        await publication
+        assert policy.counts()["retries"] == 0
+
+
+async def test_requests_that_wait_for_a_server_that_cannot_sleep_hear_of_it(
+    server: TokenServer, tmp_path: Path
+) -> None:
+    async with opened(server, folder=tmp_path) as policy:
+        policy.sleeps = True
+        server.failing = {"/sleep?level=1": 400}
+        with pytest.raises(PolicyFailure, match="injected fault"):
+            await asyncio.to_thread(policy.rest)
+        assert (await policy.sample([5], sampling=EIGHT, seed=3)).version == 0
 
 
 async def test_a_server_that_was_started_again_has_the_weights_below_the_adapter_too(tmp_path: Path) -> None:

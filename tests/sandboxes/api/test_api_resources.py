@@ -912,6 +912,7 @@ def test_a_manager_is_one_of_the_users() -> None:
         ("companies", "company"),
         ("boxes", "box"),
         ("os", "os"),
+        ("event-buses", "event-bus"),
     ],
 )
 def test_a_missing_row_is_called_by_the_word_for_one_of_its_collection(rows: str, one: str) -> None:

@@ -1,7 +1,8 @@
 """An agent that keeps its context small: it drops what it read of papers that it did not cite.
 
 toolbake evaluate examples/papers/mcp.json tasks.jsonl --agent examples/papers/compacting.py:agent \\
-    --verifier examples/papers/paper_outcome.py:verify --config examples/papers/options.json
+    --verifier examples/papers/paper_outcome.py:verify --policy tuned=runs/papers --limit max_turns=12 \\
+    --limit max_turn_tokens=96 --limit max_tokens=768 --limit 'final_tools={"finish": "answer"}'
 """
 
 from __future__ import annotations

@@ -20,7 +20,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 OFFICE = ROOT / "examples" / "workbench"
+_HALF = "warm_start.max_steps=63"
 RECIPES = {
+    "supervised-63": (("one_system",), (_HALF, "grpo.max_steps=0")),
+    "grpo-10": (("one_system",), (_HALF, "grpo.max_steps=10", "grpo.save_steps=5")),
     "supervised": (("one_system",), ("grpo.max_steps=0",)),
     "all-systems": (("one_system", "several_systems"), ("grpo.max_steps=0",)),
     "grpo": (("one_system", "several_systems"), ("grpo.max_steps=20", "grpo.save_steps=5")),

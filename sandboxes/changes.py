@@ -57,7 +57,7 @@ def _rows(table: str, rows: Any) -> Mapping[str, Any]:
     if isinstance(rows, list) and rows and all(isinstance(row, Mapping) for row in rows):
         key = next((name for name in _KEYS if all(name in row for row in rows)), "id")
         fix = f"write for example {{str(row[{key!r}]): row for row in {table}}} in place of the list"
-    kind = "an object whose values are no objects" if isinstance(rows, Mapping) else kind_of(rows)
+    kind = "an object whose values are not objects" if isinstance(rows, Mapping) else kind_of(rows)
     raise SourceError(
         f"the state has {kind} at {table!r}, whose changes cannot be told; give it as table -> key -> column -> value "
         f"where the state is made: {fix}"

@@ -607,6 +607,7 @@ class ObjectTwin(Sandbox):
         self._load, self._start, self._time_passes = load, start, time_passes
         self._refusals, self._undo, self._state = refusals, undo, state
         self._copy = copy or (lambda world: copied(world, shared))
+        self._begins_with_a_copy = load is not None or any(isinstance(one, _There) for one in self._makers.values())
         examples = {one: make_one() for one, make_one in self._makers.items()}
         self._methods = _all_methods(examples, methods, dict(schemas or {}), frozenset(reads))
         self._class_attributes = {one: ClassAttributes(type(example), shared) for one, example in examples.items()}
@@ -715,8 +716,8 @@ class ObjectTwin(Sandbox):
     def _reset(self, seed: int, scenario: str) -> None:
         present = self.present(scenario)
         world = {name: make() for name, make in self._makers.items() if name in present}
-        if self._load is not None:
-            world = self._copy(world)  # makers may give what other worlds have, too
+        if self._begins_with_a_copy:  # makers may give what other worlds have, too
+            world = self._copy(world)
         start = None if self._load is None else self._load(self._given(world), seed, scenario)
         self._begin(world, start or self._start, frozenset(self.hidden(scenario)))
 
@@ -793,7 +794,17 @@ def _maker(make: Any, arguments: tuple[Any, ...], shared: Collection[str]) -> Ca
         return lambda: make(*arguments)
     if arguments:
         raise SourceError(f"{kind_of(make)} is an object already and takes no arguments")
-    return lambda: copy.deepcopy(make)
+    return _There(make)
+
+
+class _There:
+    """Gives an object that is there already, of which each world has a copy."""
+
+    def __init__(self, one: Any) -> None:
+        self._one = one
+
+    def __call__(self) -> Any:
+        return self._one
 
 
 def _all_methods(

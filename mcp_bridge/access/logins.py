@@ -144,7 +144,7 @@ class Login(httpx2.Auth):
                     asks_for_token = outgoing.headers.get("content-type", "").startswith(_FORM)
                     if asks_for_token and not is_safe(str(outgoing.url)):
                         raise LoginFailed(
-                            f"{public_url(str(outgoing.url))} is no https:// URL; no secret is sent there"
+                            f"{public_url(str(outgoing.url))} is not an https:// URL; no secret is sent there"
                         )
                     response = yield outgoing
                     if asks_for_token:

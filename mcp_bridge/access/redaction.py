@@ -296,7 +296,7 @@ class Hiding:
         """The result without credentials; the same record where it holds none."""
         if not self._knows_any():
             return result
-        # A list: what is no JSON is not looked into.
+        # A list: what is not JSON is not looked into.
         parts = None if result.content is None else list(result.content)
         found = {"text": result.text, "structured": result.structured, "content": parts, "meta": result.meta}
         hidden = {field: self._hidden(value) for field, value in found.items()}

@@ -145,7 +145,7 @@ def listen(host: str, port: int, key: str | None, *, key_name: str = "key") -> s
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError) as error:
-        raise SourceError(f"host is {host!r}, which is no address of this machine: {error}") from error
+        raise SourceError(f"host is {host!r}, which is not an address of this machine: {error}") from error
     if key is None and not ipaddress.ip_address(address[0]).is_loopback:
         raise SourceError(
             f"`host` is {host!r}, which other machines can reach, and there is no key; give `{key_name}`, or "

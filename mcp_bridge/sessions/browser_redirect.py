@@ -98,7 +98,7 @@ class _Redirect:
     async def show(self, address: str) -> None:
         """Send the user to the address of a login."""
         if not is_safe(address):
-            raise LoginFailed(f"{public_url(address)} is no https:// URL; nobody logs in there")
+            raise LoginFailed(f"{public_url(address)} is not an https:// URL; nobody logs in there")
         # A server may ask twice, where its authorization server changes meanwhile.
         self._query, self._came = {}, anyio.Event()
         self._state = _first(parse_qs(urlsplit(address).query)).get("state", "")

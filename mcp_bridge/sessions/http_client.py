@@ -95,7 +95,7 @@ class SseStreams:
         events = EventSplitter(self._incoming.limit)
         try:
             if not _is_stream(response):
-                raise httpx2.RemoteProtocolError("what it answers is no stream of events")
+                raise httpx2.RemoteProtocolError("what it answers is not a stream of events")
             async for chunk in response.aiter_bytes():
                 for kind, data in events.feed(chunk):
                     if kind == "endpoint" and not known and isinstance(data, bytes):
@@ -327,7 +327,7 @@ class _Events(httpx2.AsyncByteStream):
 
     def _event(self, fault: Fault, *, after: int) -> bytes:
         """`after`: the bytes since the last event ended, its end included."""
-        # Ends an event that was begun; what is left of it is no JSON by itself, so it must not be one: a comment first.
+        # Ends an event that was begun; what is left of it is not JSON, so it must not be one: a comment first.
         begun = b"\n: cut here\nevent: cut\n\n" if after > len(b"\r\n\r\n") else b"\n"
         return begun + b"event: message\ndata: " + self._faults.as_json(fault) + b"\n\n"
 

@@ -203,7 +203,7 @@ words tell them from errors that a server sent."""
 
 @dataclass(frozen=True)
 class Fault:
-    """Why there is no answer. A server cannot make one: it is no JSON."""
+    """Why there is no answer. A server cannot make one: it is not JSON."""
 
     kind: FaultKind
     delivery: Delivery
@@ -384,7 +384,7 @@ class Incoming:
             if message is not None:
                 continue  # a notification answers nothing
             line = LongLine(len(part), ended=True, head=part[:_KEPT], tail=part[-_KEPT:])
-            yield from _in_place_of(line, Fault("unusable", "answered", "the answer is no message of MCP"))
+            yield from _in_place_of(line, Fault("unusable", "answered", "the answer is not a message of MCP"))
 
     def _tell_of_stray_error(self, message: SessionMessage) -> None:
         error = message.message
@@ -397,7 +397,7 @@ class Incoming:
         more = "" if self._is_warned else ". Others of this server are logged at level DEBUG"
         self._is_warned = True
         shown = redacted(text, self.spec.secrets)[:_SHOWN]  # cut last: a part of a secret is not found
-        logger.log(level, "%s %s that is no MCP message: %r%s", self.spec.label, told, shown, more)
+        logger.log(level, "%s %s that is not an MCP message: %r%s", self.spec.label, told, shown, more)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

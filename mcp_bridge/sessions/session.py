@@ -103,7 +103,9 @@ def _cannot_start(spec: StdioSpec, failure: BaseException | None, notes: Notes, 
         # A cwd in the folder of a world is another one in each.
         cwd = (spec.cwd or "").removeprefix(WORLD_DIR)
         if cwd and str(failure.filename).endswith(cwd):
-            return CannotOpen(f"{spec.label}: cwd {notes.redact(spec.cwd or '')!r} is no folder that can be entered.")
+            return CannotOpen(
+                f"{spec.label}: cwd {notes.redact(spec.cwd or '')!r} is not a folder that can be entered."
+            )
         fix = "Give the full path of a program, or install it so that it is on PATH."
         if len(words := notes.redact(spec.command).split()) > 1:
             fix = (

@@ -315,7 +315,7 @@ def _from_object(source: Any) -> Spec:
     kind = type(source)
     is_users = kind.__module__ != "builtins" and not hasattr(kind, "open_world")
     fix = f"; {_instead_of(kind, server_types)}" if is_users else ""
-    raise SourceError(f"{source!r:.200} ({kind.__name__}) is no source of tools{fix}. {ACCEPTED}")
+    raise SourceError(f"{source!r:.200} ({kind.__name__}) is not a source of tools{fix}. {ACCEPTED}")
 
 
 def _instead_of(kind: type, server_types: tuple[type[Any], ...]) -> str:

@@ -71,7 +71,7 @@ def read_env_file(value: Any, place: str, folder: Path) -> dict[str, str]:
         with path.open(encoding="utf-8-sig") as file:
             found = dotenv_values(stream=file, interpolate=False)
     except (OSError, UnicodeDecodeError) as error:
-        told = getattr(error, "strerror", None) or "it is no text in UTF-8"
+        told = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise SourceError(f"{place}: envFile {str(path)!r} cannot be read: {told}") from None
     return {name: text for name, text in found.items() if text is not None}
 

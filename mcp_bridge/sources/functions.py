@@ -192,8 +192,9 @@ class FunctionSource:
 
 def function_name(function: Callable[..., Any]) -> str:
     """The name of a function, of the function in a `partial`, or of a callable object's class."""
-    named = _documented(function)
-    return str(getattr(named, "__name__", type(named).__name__))
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _documented(function: Callable[..., Any]) -> Any:

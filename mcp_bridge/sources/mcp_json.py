@@ -69,7 +69,7 @@ _NOT_OF_APIS = {
 def read_file(path: Path) -> list[ServerSpec | OpenApiSpec]:
     """The servers of an `mcp.json`, or the API of an OpenAPI document in JSON.
 
-    Raises `SourceError` with line and column where it is no JSON.
+    Raises `SourceError` with line and column where it is not JSON.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -266,7 +266,7 @@ def _stdio(name: str, entry: Mapping[str, Any], place: str, folder: Path, option
             f'{place}: isolation "shared" gives all worlds one process, so one folder; remove it, or world.folder'
         )
     if seed is not None and not os.path.isdir(seed):
-        raise SourceError(f"{place}: world.folder {seed!r} is no folder; give one that is copied for each world")
+        raise SourceError(f"{place}: world.folder {seed!r} is not a folder; give one that is copied for each world")
     return spec
 
 

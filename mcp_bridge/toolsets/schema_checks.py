@@ -459,7 +459,7 @@ def schema_problem(schema: Mapping[str, Any], parts: SharedParts | None = None) 
         readable = with_readable_patterns(schema, lambda _: None, parts)
         return None if _has_sound_references(readable, parts) else _reference_problem(readable, parts)
     except SchemaError as error:
-        return f"is no valid JSON Schema: {error.message} at {error.json_path}"
+        return f"is not a valid JSON Schema: {error.message} at {error.json_path}"
     except RecursionError:
         return "is nested too deeply"
     except ValueError as error:

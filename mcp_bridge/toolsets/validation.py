@@ -34,7 +34,7 @@ class ArgumentChecker:
         schema says. What is likely to be taken is then no problem here: a required argument that has a default may be
         missing, and a value may be of another type that is often converted, such as a number as text.
 
-        Raises `SourceError` where a tool's input schema is no valid JSON Schema.
+        Raises `SourceError` where a tool's input schema is not a valid JSON Schema.
         """
         self._tools = {tool.name: tool for tool in tools}
         self._lenient = frozenset(lenient)
@@ -111,7 +111,7 @@ def _compile(tool: Tool, parts: SharedParts) -> Any:
         return compiled_schema(schema, left_out, parts=parts)
     except SchemaError as error:
         raise SourceError(
-            f"the input schema of tool {tool.name!r} ({tool.source}) is no valid JSON Schema: {error.message} "
+            f"the input schema of tool {tool.name!r} ({tool.source}) is not a valid JSON Schema: {error.message} "
             f"at {error.json_path}. Correct the schema in the server."
         ) from error
 

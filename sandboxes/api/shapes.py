@@ -42,7 +42,7 @@ class Validity:
             def validate(self, value: Any) -> None:
                 one = us()
                 if one is None or not one.holds(one._definitions[self._name], value):
-                    raise ValueError(f"it is no {self._name}")
+                    raise ValueError(f"it is not a valid {self._name}")
 
         self._keywords: dict[str, type[jsonschema_rs.KeywordValidator]] = {_DEFINITION: DefinitionKeyword}
 

@@ -57,7 +57,7 @@ class Keeper:
         sent = self._shapes.of(asked)
         if isinstance(value, str) and not has_format(value, sent.says.get("format")) and "pattern" not in sent.says:
             made = Maker(self._shapes, Random(written(place)), self._store.now, rich=True).make_shape(sent)
-            why = f"is no {sent.says['format']}; {_said(made)} would be one"
+            why = f"is not a valid {sent.says['format']}; {_said(made)} would be one"
             raise Problem(INVALID, f"{written(place)}: {_said(value)} {why}", place)
         if kind_fits(shape, value):
             if isinstance(value, dict):

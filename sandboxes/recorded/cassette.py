@@ -255,7 +255,7 @@ def _parsed(line: str, number: int, where: Path) -> Header | SessionLine | CallL
         found = json.loads(line)
         if not isinstance(found, dict) or found.get("kind") not in kinds:
             raise SourceError(
-                f"line {number} of {str(where)!r} is no line of a cassette ({', '.join(kinds)}); give a file that "
+                f"line {number} of {str(where)!r} is not a line of a cassette ({', '.join(kinds)}); give a file that "
                 "`toolbake record` wrote"
             )
         return kinds[found["kind"]].model_validate(found)

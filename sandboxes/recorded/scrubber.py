@@ -206,7 +206,7 @@ def _block(text: str, name_at: int, value_at: int) -> tuple[int, int] | None:
 
 
 def _nested(text: str, start: int) -> tuple[int, list[tuple[int, int]]]:
-    """The end of the JSON that begins at `start`, and its texts; the rest of the line where it is no JSON."""
+    """The end of the JSON that begins at `start`, and its texts; the rest of the line where it is not JSON."""
     try:
         _, end = json.JSONDecoder().raw_decode(text, start)
     except (ValueError, RecursionError):

@@ -45,7 +45,7 @@ def _show_version(wanted: bool) -> None:
 
 def toolbake(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Turn your own tools into a model's skills: MCP servers in, a tuned and served open-weight model out.

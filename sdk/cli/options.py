@@ -44,7 +44,7 @@ tools_opt, model_opt, sampling_opt, report_opt = (
 def _finite(value: Any) -> Any:
     """What was given. Refuses `nan`, to which every comparison is false, and `inf`."""
     if isinstance(value, float) and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is no number to compare with; give a finite one, such as 0.5.")
+        raise typer.BadParameter(f"{value} is not a number to compare with; give a finite one, such as 0.5.")
     return value
 
 

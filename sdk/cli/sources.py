@@ -275,7 +275,7 @@ def _load_file(path: Path, what: str) -> ModuleType:
         name = f"{name} of {path.parent}"  # a module of that name is loaded already, for example `json`
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{what}: {str(path)!r} is no Python file that can be loaded")
+        raise ConfigError(f"{what}: {str(path)!r} is not a Python file that can be loaded")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

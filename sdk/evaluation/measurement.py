@@ -206,7 +206,7 @@ def _read(path: Path) -> list[OutsideVerdict]:
         except ValidationError as error:
             wrong = wrong_fields(error, "line")
             raise ConfigError(
-                f'verdicts: {where} is no verdict: {wrong}; write {{"task": "<id>", "score": 1}} with one object a line'
+                f'verdicts: {where} is not a verdict: {wrong}; write one object a line: {{"task": "<id>", "score": 1}}'
             ) from None
         if verdict.task in verdicts:
             raise ConfigError(f"verdicts: {where} judges task {verdict.task!r} again; keep one of them")

@@ -266,7 +266,7 @@ def build_report(
     require_number("success_threshold", success_threshold)
     compared = in_order(list(conditions)) if pairs is None else list(pairs)
     if unknown := [name for pair in compared for name in pair if name not in conditions]:
-        raise ConfigError(f"pairs names {unknown[0]!r}, which is no condition; there are {', '.join(conditions)}")
+        raise ConfigError(f"pairs names {unknown[0]!r}, which is not a condition; there are {', '.join(conditions)}")
     require_cluster(cluster_by, [rollout.task for rollouts in conditions.values() for rollout in rollouts])
     found = {
         name: find_faults(rollouts, threshold=success_threshold, tools=tools) if faults is None else faults[name]
@@ -333,7 +333,7 @@ class _Noted(BaseModel):
     def _pairs_are_known(self) -> _Noted:
         known = {*self.stages, *self.verdicts}
         if unknown := [name for pair in self.pairs or [] for name in pair if name not in known]:
-            raise ValueError(f"a pair names {unknown[0]!r}, which is no condition")
+            raise ValueError(f"a pair names {unknown[0]!r}, which is not a condition")
         return self
 
 

@@ -90,7 +90,11 @@ def served_note(report: Report) -> list[str]:
 
 
 def _notes(report: Report) -> list[str]:
+    rates = [] if report.comparisons else [c.success for c in report.conditions.values() if c.success]
     return [
+        *(
+            f"Success on {tasks_of_families(rate.tasks, rate.families)}." for rate in rates[:1]
+        ),  # as comparisons have it
         *prompt_note(report),
         *served_note(report),
         *weights_note(report),

@@ -139,7 +139,7 @@ def compare_folders(path: Path, expected: Expected) -> Iterator[Finding | str]:
         if name in known or (name in _FOLDERS and not one.is_symlink()) or (not is_saved and _FILES.fullmatch(name)):
             continue
         if not is_saved:
-            yield f"{name} is no file of a run, and is not covered"
+            yield f"{name} is not a file of a run, and is not covered"
         elif expected.settled:
             text = f"no entry of {EVIDENCE} announced it; if the run was stopped as it saved it, let the run go on"
             yield Finding("added", name, None, text)

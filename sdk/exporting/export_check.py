@@ -139,7 +139,7 @@ def _measured(place: str | os.PathLike[str]) -> tuple[list[Rollout], list[Tool]]
     """What the run asked through its endpoint, and the tools that it had."""
     folder = run_of(Path(place).expanduser())
     if folder is None:
-        raise ConfigError(f"{os.fspath(place)!r} is no run, and only runs have answers that were measured")
+        raise ConfigError(f"{os.fspath(place)!r} is not a run, and only runs have answers that were measured")
     run = RunFolder.open_to_read(folder)
     if "agent" in run.config:
         raise ConfigError("an agent of your own asked the model in this run; ask the server with it")

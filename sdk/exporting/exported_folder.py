@@ -361,7 +361,7 @@ def export(
     model = ServedModel.read(model_dir, call_parser=call_parser)
     source, target = Path(model.source), Path(output_dir).expanduser().resolve()
     if not source.is_dir():
-        raise ConfigError(f"{os.fspath(model_dir)!r} is no folder; give the folder of a run or of a model")
+        raise ConfigError(f"{os.fspath(model_dir)!r} is not a folder; give the folder of a run or of a model")
     if target.is_relative_to(source.resolve()):
         raise ConfigError(f"{str(target)!r} is in the model's own folder and would be exported too; choose another")
     weights = _weights(source)

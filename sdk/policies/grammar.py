@@ -424,7 +424,7 @@ def _closed(schema: Any) -> Any:
         return schema
     made = dict(schema)
     properties, required = schema.get("properties"), schema.get("required")
-    required = required if isinstance(required, list) else []  # clients send null, and what is no JSON Schema
+    required = required if isinstance(required, list) else []  # clients send null, and what is not a JSON Schema
     if isinstance(properties, Mapping):
         made["properties"] = {name: _closed(one) for name, one in properties.items()}
         if not _OPENING & schema.keys() and all(isinstance(name, str) and name in properties for name in required):

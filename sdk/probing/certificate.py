@@ -349,7 +349,7 @@ class Certificate:
         if allowed is not None:
             fixes.append(
                 f"where a probe does the task, allow it: --allow {allowed}, in a training --set "
-                f"'probes.allow=[\"{allowed}\"]'"
+                f'\'probes.allow=["{allowed}"]\' or config={{"probes.allow": ["{allowed}"]}}'
             )
         return "; ".join(fixes)
 

@@ -254,7 +254,7 @@ def read_body(raw: bytes, model: type[Model], harmless: Harmless) -> Model:
         json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise bad_request(
-            "the body holds half of a surrogate pair (a lone \\ud8xx escape), which is no text"
+            "the body holds half of a surrogate pair (a lone \\ud8xx escape), which is not text"
         ) from error
     if not isinstance(body, dict):
         raise bad_request(f"the body is {json_kind(body)}; send an object")
@@ -294,7 +294,7 @@ def _same(value: Any, fine: Any) -> bool:
 
 def _check_id(token: int, vocabulary: int, what: str, param: str) -> None:
     if not 0 <= token < vocabulary:
-        raise bad_request(f"{what}, which is no token id; those of this model are 0 to {vocabulary - 1}", param)
+        raise bad_request(f"{what}, which is not a token id; those of this model are 0 to {vocabulary - 1}", param)
 
 
 def check_together(request: ChatRequest) -> None:
@@ -396,12 +396,12 @@ def read_message(message: Mapping[str, Any], at: str) -> Message:
     if "content" not in (message if role == "tool" else given) and role != "assistant":
         raise bad_request(f"{at} has no content", f"{at}.content")
     if not isinstance(calls, list):
-        raise bad_request(f"{at}.tool_calls is no list", f"{at}.tool_calls")
+        raise bad_request(f"{at}.tool_calls is not a list", f"{at}.tool_calls")
     if role == "tool" and not isinstance(given.get("tool_call_id"), str):
         raise bad_request(f"{at} is a tool's result without tool_call_id", f"{at}.tool_call_id")
     for name in ("name", "refusal", *_REASONING):
         if name in given and not isinstance(given[name], str):
-            raise bad_request(f"{at}.{name} is no string", f"{at}.{name}")
+            raise bad_request(f"{at}.{name} is not a string", f"{at}.{name}")
     reasoning = [given[name] for name in _REASONING if name in given]
     if len(set(reasoning)) > 1:
         raise bad_request(f"{at} has two reasonings that differ; send one of {', '.join(_REASONING)}", at)
@@ -431,7 +431,7 @@ def adds_nothing(value: Any, message: Mapping[str, Any]) -> bool:
 def _thoughts(blocks: Any, at: str) -> list[str]:
     """The reasoning in blocks of thinking, as other servers give it; of encrypted ones nothing can be read."""
     if not isinstance(blocks, list) or not all(isinstance(block, Mapping) for block in blocks):
-        raise bad_request(f"{at} is no list of blocks", at)
+        raise bad_request(f"{at} is not a list of blocks", at)
     texts = [block["thinking"] for block in blocks if isinstance(block.get("thinking"), str)]
     return ["".join(texts)] if texts else []
 
@@ -458,12 +458,12 @@ def read_text(content: Any, at: str, kinds: Collection[str] = ("text",)) -> str:
 def _call(call: Any, at: str) -> ToolCall:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise bad_request(f"{at} is no call; send {{id, type, function: {{name, arguments}}}}", at)
+        raise bad_request(f"{at} is not a call; send {{id, type, function: {{name, arguments}}}}", at)
     if not isinstance(call.get("id"), str):
         raise bad_request(f"{at} has no id", f"{at}.id")
     arguments = function.get("arguments", "{}")
     if not isinstance(arguments, str):
-        raise bad_request(f"{at}.function.arguments is no string; send the arguments as JSON text", f"{at}.function")
+        raise bad_request(f"{at}.function.arguments is not a string; send the arguments as JSON text", f"{at}.function")
     try:
         value = strict_json(arguments or "{}")
     except ValueError:

@@ -210,7 +210,7 @@ def _messages(items: Any) -> tuple[list[dict[str, Any]], list[str]]:
 def _message(item: Any, at: str) -> dict[str, Any]:
     """An item as a message, or as a part of the assistant's."""
     if not isinstance(item, Mapping):
-        raise bad_request(f"{at} is no object; send items, or input as one string", at)
+        raise bad_request(f"{at} is not an object; send items, or input as one string", at)
     kind = item.get("type", "message")
     if kind == "message":
         left = {name: value for name, value in item.items() if name not in ("type", "phase", "tool_calls")}

@@ -88,7 +88,7 @@ def _task_of_example(row: Mapping[Any, Any], where: str) -> Task:
             f"{where}: has messages and no 'task', so what counts as right is not known; `toolbake distill` writes it"
         ) from None
     except (ValidationError, TypeError) as error:
-        raise ConfigError(f"{where}: is no example that can be a task: {error}") from error
+        raise ConfigError(f"{where}: is not an example that can be a task: {error}") from error
     return with_demonstration(task, messages) if is_good else task
 
 

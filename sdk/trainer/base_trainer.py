@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +172,7 @@ def _not_finite(norm: float, step: int) -> str:
 
 
 NOT_BY_TRANSFORMERS: dict[str, bool] = dict.fromkeys(
-    {"activation_checkpointing", "gradient_checkpointing"} & set(TrainingArguments.__dataclass_fields__), False
+    {"activation_checkpointing", "gradient_checkpointing"} & {one.name for one in fields(TrainingArguments)}, False
 )
 """Arguments that leave the checkpointing of layers to `checkpoint_layers`, which does it for attention by tree, too.
 transformers 5.24 has both names, and warns of the older one alone."""

@@ -224,7 +224,7 @@ class answer_json(ReadyMade):
             try:
                 value = json_document(said)
             except ValueError as error:
-                return f"the answer is no JSON document: {error}"
+                return f"the answer is not a JSON document: {error}"
             wrong = None
             if schema is not None:
                 wrong = first_schema_problem(schema, value, f"task {rollout.task.id!r}: the schema of the answer")
@@ -249,7 +249,7 @@ def json_document(text: str) -> Any:
         value = strict_json(text, unique_keys=True)
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("half a surrogate pair is no character") from None
+        raise ValueError("half a surrogate pair is not a character") from None
     except RecursionError:
         raise ValueError("nested too deeply to be read") from None
     return value

@@ -253,7 +253,7 @@ def _unknown_unit(said: str, one: Quantity, wanted: Quantity) -> str:
     if after is not None and after[1].casefold() in UNITS:
         read = f"{after[1]!r} after it is read as no unit, because of what follows"
     else:
-        read = f"{after[1]!r} after it is no unit that is known" if after else "no unit is read after it"
+        read = f"{after[1]!r} after it is not a known unit" if after else "no unit is read after it"
     kind = "temperature" if wanted.dimension == "kelvin" else wanted.dimension
     return f": its number is {one.text}, and {read}; {wanted.text!r} needs a unit of {kind}"
 

@@ -65,7 +65,7 @@ def _value(value: Any) -> str:
     try:
         return _plain(json.dumps(value, ensure_ascii=False, default=str))
     except (TypeError, ValueError, RecursionError):  # keys that are no texts, 4 300 digits, nested a thousand times
-        return f"({type(value).__name__} that is no JSON)"
+        return f"({type(value).__name__} that is not JSON)"
 
 
 def _plain(text: str) -> str:

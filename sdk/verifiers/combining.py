@@ -68,7 +68,7 @@ class weighted(ReadyMade):
 
     def __init__(self, weights: Mapping[Any, float]) -> None:
         if not isinstance(weights, Mapping):
-            raise ConfigError(f"weighted: {weights!r} is no mapping; give {{verifier: weight, ...}}")
+            raise ConfigError(f"weighted: {weights!r} is not a mapping; give {{verifier: weight, ...}}")
         for verifier, weight in weights.items():
             require_number(f"weighted: the weight of {verifier_name(verifier)}", weight)
         self.verifiers = checked_parts(tuple(weights), "weighted")
@@ -194,7 +194,7 @@ class extra_credit(ReadyMade):
 
     def __init__(self, right: VerifierLike, extras: Mapping[Any, float]) -> None:
         if not isinstance(extras, Mapping):
-            raise ConfigError(f"extra_credit: {extras!r} is no mapping; give {{verifier: weight, ...}}")
+            raise ConfigError(f"extra_credit: {extras!r} is not a mapping; give {{verifier: weight, ...}}")
         for extra, weight in extras.items():
             if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= _MOST_EXTRA:
                 raise ConfigError(

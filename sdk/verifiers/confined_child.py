@@ -229,7 +229,7 @@ def confine(job: dict[str, Any]) -> dict[str, bool]:
 def run(job: dict[str, Any]) -> dict[str, Any]:
     """Run the code; where the job names a function, call it. Returns the outcome as plain JSON."""
     module = types.ModuleType("solution")
-    # What is raised before the call, or because its result is no JSON, is not raised by it.
+    # What is raised before the call, or because its result is not JSON, is not raised by it.
     counts = job["call"] is None
     sys.modules["solution"] = module
     vars(builtins).update(exit=sys.exit, quit=sys.exit)  # `site`, which adds them, is not loaded

@@ -250,7 +250,7 @@ class grounded(ReadyMade):
                     cited, wrong = _cited(sentence, rollout.calls)
                     claim = _CITATION.sub(" ", sentence).strip()
                     if wrong:
-                        problems[place] = f"cites what is no call that worked: {', '.join(wrong)}"
+                        problems[place] = f"cites what is not a call that worked: {', '.join(wrong)}"
                     elif not tokenize(claim):
                         continue
                     elif self.citations == "required" and not cited and not abstained:

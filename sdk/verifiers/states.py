@@ -234,7 +234,7 @@ def _tables(state: Any, which: str, rollout: Rollout) -> Mapping[str, Any]:
     for table, rows in state.items():
         if not isinstance(rows, Mapping) or not all(isinstance(row, Mapping) for row in rows.values()):
             raise VerifierError(
-                f"the {which} of rollout {rollout.id!r} is no table -> key -> column -> value at {table!r}; "
+                f"the {which} of rollout {rollout.id!r} is not a table -> key -> column -> value at {table!r}; "
                 "compare it with expected['state'] instead of expected['changes']"
             )
     return state  # type: ignore[no-any-return]

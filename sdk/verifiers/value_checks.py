@@ -108,7 +108,7 @@ def _compiled_pattern(pattern: str, where: str, ignore_case: bool) -> Any:
     try:
         return regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
     except regex.error as error:
-        raise VerifierError(f"{where} is {pattern!r}, which is no regular expression: {error}") from error
+        raise VerifierError(f"{where} is {pattern!r}, which is not a regular expression: {error}") from error
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -133,9 +133,9 @@ def first_schema_problem(schema: Any, value: Any, where: str) -> str | None:
     except SchemaTimeout as error:
         raise VerifierError(f"{where} takes too long to check ({error}); write one that backtracks less") from error
     except SchemaError as error:
-        raise VerifierError(f"{where} is no JSON Schema that can be used: {error.message}") from error
+        raise VerifierError(f"{where} is not a JSON Schema that can be used: {error.message}") from error
     except (ValueError, TypeError, OverflowError, RecursionError, Unresolvable) as error:
-        raise VerifierError(f"{where} is no JSON Schema that can be used: {error}") from error
+        raise VerifierError(f"{where} is not a JSON Schema that can be used: {error}") from error
     if problem is None:
         return None
     place = "/".join(str(step) for step in problem.absolute_path)

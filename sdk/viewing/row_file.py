@@ -49,7 +49,9 @@ class RowFile:
     def __init__(self, path: Path) -> None:
         """Raises `ConfigError` for a file of another format, or one that cannot be read."""
         if path.suffix.lower() != SUFFIX:
-            raise ConfigError(f"{path} is no {SUFFIX} file; give a run, a folder of runs, or a {SUFFIX} file of rows")
+            raise ConfigError(
+                f"{path} is not a {SUFFIX} file; give a run, a folder of runs, or a {SUFFIX} file of rows"
+            )
         self.path = path.resolve()  # what a symbolic link leads to is replaced, not the link
         self._writing = threading.Lock()
         self._read()
@@ -125,7 +127,7 @@ def _line(data: bytes, number: int) -> bytes:
 
 
 def _parsed(raw: bytes, where: str) -> dict[str, Any]:
-    """Raises `ConfigError` for what is no JSON object."""
+    """Raises `ConfigError` for what is not a JSON object."""
     if len(raw) > _MOST_BYTES:
         raise ConfigError(f"{where}: {len(raw):,} bytes are too long to be opened here; the most are {_MOST_BYTES:,}")
     try:

@@ -81,12 +81,12 @@ async def test_a_line_that_is_no_message_costs_its_call_at_most_and_at_once(
             assert (await world.call("chatty", {})).text == "ok"
             assert (await world.call("half_a_letter", {})).text == "a\ufffd b \U0001f600"
             for name in ("no_result", "id_last", "huge_number", "deep", "cut"):
-                with pytest.raises(ToolFailure, match="the answer is no message of MCP") as raised:
+                with pytest.raises(ToolFailure, match="the answer is not a message of MCP") as raised:
                     await world.call(name, {})
                 assert (type(raised.value), raised.value.delivery) == (ToolFailure, "answered")
                 assert world.ledger.lines[-1].event == "failed"
             assert (await world.call("fine", {})).text == "ok"
-        assert caplog.text.count("is no MCP message") == 1
+        assert caplog.text.count("is not an MCP message") == 1
 
 
 async def test_what_servers_write_in_other_forms_is_read_all_the_same(
@@ -119,8 +119,10 @@ async def test_a_server_that_prints_is_warned_of_once_for_all_its_worlds_and_cal
             async with toolset.open_world(world_id) as world:
                 await world.call("chatty", {})
                 await world.call("chatty", {})
-    (warning,) = [one for one in caplog.records if "is no MCP message" in one.message]
-    assert "wrote a line to stdout that is no MCP message: 'a line of a log'. Others of this server" in warning.message
+    (warning,) = [one for one in caplog.records if "is not an MCP message" in one.message]
+    assert (
+        "wrote a line to stdout that is not an MCP message: 'a line of a log'. Others of this server" in warning.message
+    )
 
 
 async def test_notifications_that_lack_what_they_tell_are_warned_of_once(
@@ -132,7 +134,7 @@ async def test_notifications_that_lack_what_they_tell_are_warned_of_once(
         for _ in range(2):
             assert (await world.call("half_a_notification", {})).text == "ok"
     (warning,) = caplog.records
-    assert "that is no MCP message" in warning.message
+    assert "that is not an MCP message" in warning.message
     assert "notifications/progress" in warning.message
 
 

@@ -139,7 +139,7 @@ IN_A = {"type": "object", "properties": {"a": {"$ref": "x"}}}
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        ({"$schema": 5}, "is no valid JSON Schema: 5 is not of type 'string'"),
+        ({"$schema": 5}, "is not a valid JSON Schema: 5 is not of type 'string'"),
         ({**IN_A, "$id": "http://["}, "leads nowhere: 'x'"),
         ({**IN_A, "$id": "http://[", "properties": {"a": {"$id": "b"}}}, "cannot be read: Invalid IPv6 URL"),
         ({**IN_A, "properties": {"a": {"$dynamicRef": "#x"}}}, "leads nowhere: '#x'"),

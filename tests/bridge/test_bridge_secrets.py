@@ -329,7 +329,7 @@ async def test_a_line_and_a_result_in_a_wrong_form_tell_no_part_of_a_credential(
     async with mcp_bridge.connect({"mcpServers": {"a": entry}}) as toolset:
         with pytest.raises(ToolFailure, match="content: Input should be a valid list") as failure:
             await toolset.call("act", {})
-    assert "is no MCP message" in caplog.text
+    assert "is not an MCP message" in caplog.text
     for part in (env["API_KEY"][:4], env["API_KEY"][-4:]):
         assert part not in caplog.text + str(failure.value)
 

@@ -162,7 +162,7 @@ async def test_a_command_that_does_not_exist_is_named() -> None:
 
 async def test_a_cwd_that_does_not_exist_is_named(tmp_path: Path) -> None:
     config = {"mcpServers": {"one": {"command": sys.executable, "cwd": str(tmp_path / "gone")}}}
-    with pytest.raises(SourceError, match=r"cwd '.*gone' is no folder"):
+    with pytest.raises(SourceError, match=r"cwd '.*gone' is not a folder"):
         async with mcp_bridge.connect(config):
             pass
 
@@ -259,7 +259,7 @@ async def test_a_server_without_tools_is_refused(script: Script) -> None:
 
 async def test_an_input_schema_that_is_no_json_schema_is_refused(script: Script) -> None:
     text = LISTING_SERVER.replace('"properties": {}', '"properties": {"a": {"type": "text"}}').replace("CALL", "pass")
-    with pytest.raises(SourceError, match=r"no tool is left. Left out are 'tool' \(.*no valid JSON Schema: 'text'"):
+    with pytest.raises(SourceError, match=r"no tool is left. Left out are 'tool' \(.*not a valid JSON Schema: 'text'"):
         async with mcp_bridge.connect(script(text)):
             pass
 

@@ -309,7 +309,7 @@ async def test_an_event_that_is_no_message_ends_its_call_at_once(events: str) ->
     # No call waits for its limit: that is longer than this test may take.
     async with mcp_bridge.connect({"mcpServers": {"s": entry}}, call_timeout_s=600) as toolset:
         assert (await toolset.call("half_a_letter", {})).text == "charged \ufffd"
-        with pytest.raises(ToolFailure, match="the answer is no message of MCP") as raised:
+        with pytest.raises(ToolFailure, match="the answer is not a message of MCP") as raised:
             await toolset.call("no_result", {})
         assert raised.value.delivery == "answered"
         assert (await toolset.call("fine", {})).text == "charged"

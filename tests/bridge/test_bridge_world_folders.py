@@ -294,7 +294,7 @@ async def test_a_toolset_tells_what_each_rollout_gets(notes: list[str], controll
         ),
         ({"command": "x", "env": NOTES, "toolbake": {"world": {"folder": "a"}, "isolation": "shared"}}, "one folder"),
         ({"url": "http://127.0.0.1/mcp", "headers": {"X": "${TOOLBAKE_WORLD_DIR}"}}, "headers.X uses"),
-        ({"command": "x", "env": NOTES, "toolbake": {"world": {"folder": "gone"}}}, "gone' is no folder"),
+        ({"command": "x", "env": NOTES, "toolbake": {"world": {"folder": "gone"}}}, "gone' is not a folder"),
     ],
 )
 async def test_a_folder_for_worlds_where_there_is_none_is_refused(entry: dict[str, Any], told: str) -> None:

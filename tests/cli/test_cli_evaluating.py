@@ -125,12 +125,15 @@ def test_an_endpoint_and_shorter_tool_prompts_are_measured_with_the_key_of_that_
         (["--policy", "a=embedded", "--policy", "a=embedded"], "--policy names 'a' twice"),
         (["--policy", "a=embedded", "--model", "b"], "--policy and --model or --endpoint are both given"),
         (["--policy", "a=https://host/v1"], "the endpoint https://host/v1 has no model"),
-        (["--policy", "a=embedded", "--policy-key", "a=KEY"], "'a', which is no endpoint; the endpoints are none"),
+        (["--policy", "a=embedded", "--policy-key", "a=KEY"], "'a', which is not an endpoint; the endpoints are none"),
         (["--policy-key", "a=KEY"], "--policy-key does nothing without --policy"),
         (["--policy", "a=https://host/v1#m", "--policy-key", "a=NO_SUCH"], "that environment variable is not set"),
         (["--policy", "a=https://host/v1#m", "--policy-key", "a=NO_SUCH"], "--policy-key is 'NO_SUCH'"),
         (["--policy-prompt", "a=prompt.txt"], "--policy-prompt does nothing without --policy"),
-        (["--policy", "a=embedded", "--policy-prompt", "a=p.txt"], "'a', which is no endpoint; the endpoints are none"),
+        (
+            ["--policy", "a=embedded", "--policy-prompt", "a=p.txt"],
+            "'a', which is not an endpoint; the endpoints are none",
+        ),
         (["--policy", "a=https://host/v1#m", "--policy-prompt", "a=no.txt"], "--policy-prompt: no.txt cannot be read"),
         (["--price", "a=cheap"], "--price a=cheap: give two numbers"),
         (["--tool-prompt", "short"], "give one or more of full, names, none"),
@@ -152,7 +155,7 @@ def test_a_threshold_that_is_no_number_is_refused_and_the_report_stays(agents, t
     for words in (kept, ("report", "kept")):
         result = toolbake(*words, "--threshold", threshold)
         assert result.exit_code == 2
-        assert f"{threshold} is no number to compare with" in result.stderr
+        assert f"{threshold} is not a number to compare with" in result.stderr
     assert (agents / "kept" / "report.json").read_bytes() == before
 
     import sdk

@@ -283,7 +283,7 @@ def test_requests_that_are_there_stay_where_tasks_can_be_made_and_where_none_can
         (["--mcp", "server.txt"], "give an mcp.json, or the Python file of a server"),
         (["--openapi", "none.yaml"], "--openapi is 'none.yaml', and there is no such file"),
         (["--python", "none.py"], "--python is 'none.py', and there is no such file"),
-        (["--python", "server.txt"], "--python is 'server.txt', which is no Python file; give a Python file"),
+        (["--python", "server.txt"], "--python is 'server.txt', which is not a Python file; give a Python file"),
         (["--mcp", "lib"], "--mcp is 'lib', which is a folder; give an mcp.json"),
         (["--openapi", "broken.json"], "error: broken.json is not valid JSON: "),
         (["--mcp", "deep.json"], "'deep.json' is nested too deeply to be read"),

@@ -136,7 +136,7 @@ def test_a_report_never_replaces_another_file(folder, target):
     before = {path: path.read_bytes() for path in folder.iterdir()}
     result = toolbake("divergence", "desk.jsonl", "twin.py:same", "--json-to", target)
     assert result.exit_code == 1
-    assert f"--json-to is '{target}', which is there and is no divergence report" in " ".join(result.stderr.split())
+    assert f"--json-to is '{target}', which is there and is not a divergence report" in " ".join(result.stderr.split())
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 

@@ -172,7 +172,7 @@ def test_what_was_needed_is_said_in_words_and_what_was_called_as_it_was() -> Non
     ("value", "written"),
     [
         ("\ud83d", '"\\ud83d"'),
-        (10**5000, "(int that is no JSON)"),
+        (10**5000, "(int that is not JSON)"),
         ({("a", "b"): 1}, '{["a", "b"]: 1}'),
         (Decimal("1.5"), '"1.5"'),
     ],

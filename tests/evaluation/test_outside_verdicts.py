@@ -102,9 +102,9 @@ async def test_another_file_of_verdicts_is_another_run(file: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('{"task": "t0"}', "line 1 is no verdict: score: Field required; write"),
-        ('{"task": "t0", "score": true}', "line 1 is no verdict: score: Input should be a valid number"),
-        ('{"task": "t0", "score": "1"}', "line 1 is no verdict: score: Input should be a valid number"),
+        ('{"task": "t0"}', "line 1 is not a verdict: score: Field required; write"),
+        ('{"task": "t0", "score": true}', "line 1 is not a verdict: score: Input should be a valid number"),
+        ('{"task": "t0", "score": "1"}', "line 1 is not a verdict: score: Input should be a valid number"),
         ('{"task": "t0", "score": 1}\n{"task": "t0", "score": 0}', "line 2 judges task 't0' again"),
         ('{"task": "elsewhere", "score": 1}', "judges none of the 6 tasks"),
         ("", "judges none of the 6 tasks"),

@@ -208,7 +208,7 @@ def test_a_rollout_given_twice_and_no_conditions_are_refused() -> None:
 
 def test_a_mistyped_pair_and_a_tag_that_no_task_has_are_refused() -> None:
     conditions = {"before": make_condition("10"), "after": make_condition("11")}
-    with pytest.raises(ConfigError, match="pairs names 'afer', which is no condition; there are before, after"):
+    with pytest.raises(ConfigError, match="pairs names 'afer', which is not a condition; there are before, after"):
         build_report(conditions, pairs=[("before", "afer")])
     with pytest.raises(ConfigError, match="cluster_by is 'customer', which no task has as a tag; give 'family' or one"):
         build_report(conditions, cluster_by="customer")

@@ -73,7 +73,7 @@ def test_a_link_beside_the_model_is_named_and_a_loose_file_is_a_note(run: Path, 
     (run / "log.txt").write_text("what the user noted")
     found = verified(run)
     assert found.findings == []
-    assert "log.txt is no file of a run, and is not covered" in found.notes
+    assert "log.txt is not a file of a run, and is not covered" in found.notes
     (run / "stages").rename(tmp_path / "stages")
     (run / "stages").symlink_to(tmp_path / "stages")
     (run / "checkpoints" / "chosen").symlink_to("trained")
@@ -87,7 +87,7 @@ def test_files_that_a_run_writes_beside_its_evidence_are_no_strangers(run: Path)
     for name in ("demonstrations.jsonl", "labels.jsonl"):
         (run / name).write_text("")
     assert (run / "metrics.discarded.jsonl").is_file()
-    assert [note for note in verified(run).notes if "is no file of a run" in note] == []
+    assert [note for note in verified(run).notes if "is not a file of a run" in note] == []
 
 
 def test_what_a_run_saves_while_it_is_not_closed_is_a_note(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_why_nothing_is_asked_is_told(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     told = exported(model, "vllm", "--output-dir", str(tmp_path / "alone"))
-    assert "is no run, and only runs have answers that were measured" in told.stdout
+    assert "is not a run, and only runs have answers that were measured" in told.stdout
     run = new_run(tmp_path / "first", measured, model)
     assert "not checked: there is no llama-server on the PATH" in exported(run, "gguf").stdout
     (run / "stages" / f"{SERVED}.json").unlink()

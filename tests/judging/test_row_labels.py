@@ -170,7 +170,7 @@ async def test_a_model_that_answers_nothing_is_not_asked_for_ever(endpoint: str,
     [
         ([{"label": 1}], {}, "line 1 has a field 'label' already"),
         ([{}, [1]], {}, "line 2: a list, not an object"),
-        (ROWS, {"schema": {"type": "sentence"}}, "the schema is no JSON Schema"),
+        (ROWS, {"schema": {"type": "sentence"}}, "the schema is not a JSON Schema"),
         (ROWS, {"instructions": " "}, "instructions are empty"),
         (ROWS, {"name": ""}, "the name of the answer's field is empty"),
         ([], {}, "has no rows"),

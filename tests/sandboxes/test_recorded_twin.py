@@ -235,7 +235,7 @@ async def test_many_scrubbed_parts_are_matched_at_once_and_between_quotes_too(tm
         ("", "does not begin with the header"),
         ("no json\n", "line 1 of the cassette"),
         ('{"kind":"call"}\n', "line 1 of the cassette"),
-        ('{"kind":"tape"}\n', "is no line of a cassette .header, session, call.; give a file"),
+        ('{"kind":"tape"}\n', "is not a line of a cassette .header, session, call.; give a file"),
         ('{"kind":"call","arguments":' + "[" * 9000 + "]" * 9000 + "}\n", "line 1 of the cassette"),
         (f'{HEADER}"recorded_at":"yesterday","source":"","tools":[]}}\n', "recorded_at.*isoformat"),
         (f'{HEADER}"recorded_at":"2026-01-05","source":"","tools":[{TOOL},{TOOL}]}}\n', "two tools 'get'"),

@@ -556,14 +556,14 @@ def test_a_policy_without_grammars_refuses_what_needs_one():
         ({"frequency_penalty": 2.5}, "frequency_penalty", "frequency_penalty is 2.5"),
         ({"presence_penalty": -3}, "presence_penalty", "presence_penalty is -3"),
         ({"logit_bias": {"5": 101}}, "logit_bias", "is 101"),
-        ({"logit_bias": {"262": 1}}, "logit_bias", "no token id; those of this model are 0 to 261"),
+        ({"logit_bias": {"262": 1}}, "logit_bias", "not a token id; those of this model are 0 to 261"),
         ({"logit_bias": {"é": 1}}, "logit_bias", "has the key 'é'"),
         ({"logit_bias": {"5": 1, "05": 1}}, "logit_bias", "has token 5 twice"),
         ({"extra_body": {"stop_token_ids": [-1]}}, "stop_token_ids", "stop_token_ids has -1"),
         (
             {"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"$schema": 5}}}]},
             "tools",
-            "tool 'f' is strict, but its input schema is no valid JSON Schema: 5 is not of type 'string'",
+            "tool 'f' is strict, but its input schema is not a valid JSON Schema: 5 is not of type 'string'",
         ),
         ({"response_format": {"type": "yaml"}}, "response_format.type", "yaml"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "json_schema is missing"),
@@ -585,7 +585,7 @@ def test_a_policy_without_grammars_refuses_what_needs_one():
         (
             {"response_format": json_schema({"type": "x"})},
             "response_format",
-            "the schema of response_format is no valid JSON Schema",
+            "the schema of response_format is not a valid JSON Schema",
         ),
         ({"store": True}, "store", "not supported here"),
         ({"temperature": 3}, "temperature", "temperature is 3"),
@@ -621,7 +621,7 @@ def test_a_policy_without_grammars_refuses_what_needs_one():
         (
             {"tools": [{"type": "function", "function": {"name": "a", "strict": True, "parameters": {"type": "x"}}}]},
             "tools",
-            "tool 'a' is strict, but its input schema is no valid JSON Schema",
+            "tool 'a' is strict, but its input schema is not a valid JSON Schema",
         ),
         ({"messages": [{"role": "assistant", "content": "a", "audio": {"id": "b"}}]}, "messages.0.audio", "not supp"),
         (
@@ -629,8 +629,8 @@ def test_a_policy_without_grammars_refuses_what_needs_one():
             "messages.0.function_call",
             "not supported",
         ),
-        ({"messages": [{"role": "assistant", "refusal": ["No."]}]}, "messages.0.refusal", "is no string"),
-        ({"messages": [{"role": "assistant", "thinking_blocks": "hm"}]}, "messages.0.thinking_blocks", "no list"),
+        ({"messages": [{"role": "assistant", "refusal": ["No."]}]}, "messages.0.refusal", "is not a string"),
+        ({"messages": [{"role": "assistant", "thinking_blocks": "hm"}]}, "messages.0.thinking_blocks", "not a list"),
         ({"messages": [{"role": "user", "content": "a", "refusal": "No."}]}, "messages.0.refusal", "not supported"),
         (
             {"messages": [{"role": "tool", "tool_call_id": "a"}]},

@@ -215,7 +215,7 @@ def test_an_answer_that_the_limit_cut_is_incomplete(client, stream):
             "input",
             "input and instructions are 10001 messages, at most 10000",
         ),
-        ({"input": ["x"]}, "input.0", "no object"),
+        ({"input": ["x"]}, "input.0", "not an object"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input.0.type", "'item_reference'; there are message"),
         ({"input": [{"role": "user"}]}, "input.0.content", "is missing"),
         ({"input": [{"role": "robot", "content": "x"}]}, "input.0.role", "'robot'; choose from"),

@@ -316,7 +316,7 @@ def shop(orders: Any) -> MCPServer:
         ([{"id": 1, "status": "open"}], "a list", r"write for example {str\(row\['id'\]\): row for row in orders}"),
         (
             {"1": "open"},
-            "an object whose values are no objects",
+            "an object whose values are not objects",
             "write for example {table: {row_key: {column: value}}}",
         ),
     ],

@@ -112,7 +112,7 @@ def test_a_served_model_that_can_neither_word_nor_solve_is_said_to_do_neither(
     [
         ([], "give --to FILE to make tasks or --check FILE to check some; this has neither"),
         (["--to", "a.jsonl", "--check", "b.jsonl"], "this has both"),
-        (["--to", "a.jsonl", "--setup", "seed=7"], "--setup is 'seed=7', which is no JSON"),
+        (["--to", "a.jsonl", "--setup", "seed=7"], "--setup is 'seed=7', which is not valid JSON"),
         (["--to", "a.jsonl", "--setup", "7"], "--setup is '7'; it must be an object"),
         (
             ["--to", "a.jsonl", "--phrase", "cancel it"],

@@ -198,7 +198,7 @@ async def test_a_minus_in_words_and_a_power_of_ten_are_read_where_one_is_expecte
 
 async def test_a_unit_that_is_not_known_is_named_with_the_one_that_is_expected():
     for answer, read in (
-        ("It is 12 stone.", "'stone' after it is no unit that is known"),
+        ("It is 12 stone.", "'stone' after it is not a known unit"),
         ("12", "no unit is read after it"),
     ):
         verdict = await run_verifier(answer_number(), rollout(answer, expected={"answer": "12 kg"}))

@@ -249,7 +249,7 @@ async def test_a_rollout_that_was_cut_off_has_no_answer(verifier):
     [
         (answer_pattern("(a|aa)+b"), "a" * 60, {}, r"took more than 0.5 s on .* write a pattern that backtracks less"),
         (answer_pattern("a*"), "a", {}, "matches an empty text"),
-        (answer_pattern("("), "a", {}, "is no regular expression"),
+        (answer_pattern("("), "a", {}, "is not a regular expression"),
         (answer_pattern(), "a", {}, r"give expected\['answer_pattern'\], a regular expression"),
         (
             answer_json(schema={"pattern": r"^(?=a)(a|aa)+(?!b)\1?$"}),
@@ -257,7 +257,7 @@ async def test_a_rollout_that_was_cut_off_has_no_answer(verifier):
             {},
             "takes too long to check",
         ),
-        (answer_json(schema={"$ref": "http://localhost:1/x"}), "{}", {}, "no JSON Schema that can be used"),
+        (answer_json(schema={"$ref": "http://localhost:1/x"}), "{}", {}, "not a JSON Schema that can be used"),
         (answer_json(), "{}", {}, r"give expected\['answer_json'\]"),
         (answer_number(), "12", {"answer": "a dozen"}, "which is not one number"),
         (answer_number(), "12", {"answer": True}, "which is not one number"),

@@ -146,7 +146,7 @@ async def test_scores_above_1_take_no_extra():
         (lambda: extra_credit(fixed(1), {thrift(turns=8): 0.6}), "weight of thrift.* is 0.6; give a number above 0"),
         (lambda: extra_credit(fixed(1), {thrift(turns=8): -0.1}), "is -0.1; give a number above 0"),
         (lambda: extra_credit(fixed(1), {thrift(turns=8): 0.3, thrift(calls=8): 0.3}), "add up to 0.6"),
-        (lambda: extra_credit(fixed(1), thrift(turns=8)), "is no mapping"),
+        (lambda: extra_credit(fixed(1), thrift(turns=8)), "is not a mapping"),
         (lambda: thrift(), "measures nothing"),
         (lambda: thrift(turns=0), "turns is 0; give the amount above 0"),
         (lambda: thrift(seconds=float("inf")), "seconds is inf"),

@@ -127,7 +127,7 @@ async def test_the_final_state_equals_or_contains_the_expected_one():
         ({"expected": {"changes": {"a": 1}}, "before": {}, "after": {}}, "it must be a list of"),
         ({"expected": {"changes": [{"table": "t"}]}, "before": {}, "after": {}}, "it must be a list of"),
         ({"expected": {"changes": [*GOLD, *GOLD]}, "before": {}, "after": {}}, "twice"),
-        ({"expected": {"changes": []}, "before": {"n": 1}, "after": {"n": 2}}, "is no table -> key"),
+        ({"expected": {"changes": []}, "before": {"n": 1}, "after": {"n": 2}}, "is not a table -> key"),
     ],
 )
 async def test_what_cannot_be_known_is_an_error_and_no_verdict(fields, message):
@@ -293,7 +293,7 @@ def test_combinations_of_nothing_or_of_nonsense_are_refused():
             combine(right, 3)
     with pytest.raises(ConfigError, match="the weight of right is nan"):
         weighted({right: float("nan")})
-    with pytest.raises(ConfigError, match="is no mapping"):
+    with pytest.raises(ConfigError, match="is not a mapping"):
         weighted([right])
     with pytest.raises(ConfigError, match="forbid is 'refund'"):
         required_calls(forbid="refund")

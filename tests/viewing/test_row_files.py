@@ -236,7 +236,7 @@ def test_a_file_is_read_and_written_by_the_page_alone(serve: Serve, file: Path) 
 
 def test_files_of_other_formats_are_refused_by_name(tmp_path: Path, file: Path) -> None:
     (tmp_path / "tasks.csv").write_text("prompt\nWhere?\n")
-    with pytest.raises(ConfigError, match=r"tasks.csv is no .jsonl file; give a run"):
+    with pytest.raises(ConfigError, match=r"tasks.csv is not a .jsonl file; give a run"):
         view([tmp_path / "tasks.csv"], port=0)
     with pytest.raises(ConfigError, match=r"nowhere.jsonl cannot be read: No such file"):
         view([tmp_path / "nowhere.jsonl"], port=0)

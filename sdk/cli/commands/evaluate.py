@@ -139,7 +139,7 @@ def _endpoint(named: Mapping[str, Any], name: str, option: str) -> dict[str, Any
     source = named.get(name)
     if not isinstance(source, dict):
         endpoints = ", ".join(n for n, other in named.items() if isinstance(other, dict)) or "none"
-        raise ConfigError(f"{option} names {name!r}, which is no endpoint; the endpoints are {endpoints}")
+        raise ConfigError(f"{option} names {name!r}, which is not an endpoint; the endpoints are {endpoints}")
     return source
 
 

@@ -391,7 +391,7 @@ def python_tools(text: str, folder: Path) -> ProjectTools:
     wanted = "a Python file, or an object in it: file.py:name"
     _require_file(file, "--python", wanted)
     if file.suffix != ".py":
-        raise ConfigError(f"--python is {text!r}, which is no Python file; give {wanted}")
+        raise ConfigError(f"--python is {text!r}, which is not a Python file; give {wanted}")
     module = load_module(file_word, "--python")
     kind, names = _found(module, name, file)
     if kind == "server":

@@ -307,7 +307,7 @@ def _require_replaceable(path: Path) -> None:
             DivergenceReport.model_validate_json(path.read_bytes())
     except (OSError, ValueError):
         raise ConfigError(
-            f"--json-to is {str(path)!r}, which is there and is no divergence report; name a new file"
+            f"--json-to is {str(path)!r}, which is there and is not a divergence report; name a new file"
         ) from None
 
 

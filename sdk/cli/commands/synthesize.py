@@ -94,14 +94,14 @@ HoldBack = Annotated[
 
 
 def _setups(given: Sequence[str] | None) -> list[dict[str, Any]] | None:
-    """The worlds' setups. Raises `ConfigError` for what is no JSON object."""
+    """The worlds' setups. Raises `ConfigError` for what is not a JSON object."""
     found = []
     for text in given or []:
         try:
             setup = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ConfigError(
-                f"--setup is {text!r}, which is no JSON ({error}); write for example {_EXAMPLE}"
+                f"--setup is {text!r}, which is not valid JSON ({error}); write for example {_EXAMPLE}"
             ) from None
         if not isinstance(setup, dict):
             raise ConfigError(f"--setup is {text!r}; it must be an object, such as {_EXAMPLE}")

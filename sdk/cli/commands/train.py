@@ -70,14 +70,14 @@ def train(
     list_settings: Annotated[  # noqa: ARG001  (its callback does the work)
         bool,
         options.opt(
-            "--list-settings", "Print every setting with its default, and end.", is_eager=True, callback=_list_settings
+            "--list-settings", "Print every setting with its default, and exit.", is_eager=True, callback=_list_settings
         ),
     ] = False,
     dry_run: Annotated[
         bool,
         options.opt(
             "--dry-run",
-            "Print who computes where, the memory that takes and the servers that start, and end; exit code 1 where "
+            "Print who computes where, the memory that takes and the servers that start, and exit; exit code 1 where "
             "something cannot work.",
         ),
     ] = False,

@@ -226,7 +226,7 @@ def _check_folder(folder: Path) -> None:
         if not any(name.startswith("tokenizer") or name.endswith((".safetensors", ".bin")) for name in names):
             near = _near_folders(folder)
             hint = f" In it are {', '.join(near)}." if near else ""
-            raise ModelError(f"{str(folder)!r} is no folder of a model (it holds: {held}); give {_CHOICES}.{hint}")
+            raise ModelError(f"{str(folder)!r} is not a folder of a model (it holds: {held}); give {_CHOICES}.{hint}")
         raise _incomplete(folder, f"it has no config.json (it holds: {held})")
     for file in (folder / "config.json", folder / "generation_config.json"):
         try:
@@ -234,7 +234,7 @@ def _check_folder(folder: Path) -> None:
         except ValueError as error:
             raise _incomplete(folder, f"its {file.name} is not JSON ({error})") from error
         if not isinstance(found, dict):
-            raise _incomplete(folder, f"its {file.name} is no JSON object")
+            raise _incomplete(folder, f"its {file.name} is not a JSON object")
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:

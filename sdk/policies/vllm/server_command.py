@@ -223,8 +223,8 @@ def place_servers(
         return _shared(gpus[0], weight_bytes, options, training)
     need = f"{options.replicas} x {each} GPUs" if each > 1 else _counted(options.replicas)
     ways = []
-    if len(free) >= each:
-        ways.append(f"set vllm.replicas to {len(free) // each}")
+    if len(free) >= each or (each, first) == (1, 1):  # one may share the GPU of the one that trains
+        ways.append(f"set vllm.replicas to {max(1, len(free) // each)}")
     if first > 1:
         ways.append("train with fewer processes")
     if first > 1 and options.replicas == 1:  # a launcher that is told which GPUs train (`gpu_ids`) hides the others

@@ -116,8 +116,8 @@ def test_a_shared_part_that_cannot_be_used_costs_all_tools_that_have_it() -> Non
     usable, left_out = split_usable(tools, "api")
     assert [tool.name for tool in usable] == ["t3"]
     assert [one.reason for one in left_out] == [
-        "its input schema is no valid JSON Schema: 'low' is not of type 'number' at $.properties.a.minimum",
-        "its input schema is no valid JSON Schema: 'low' is not of type 'number' at "
+        "its input schema is not a valid JSON Schema: 'low' is not of type 'number' at $.properties.a.minimum",
+        "its input schema is not a valid JSON Schema: 'low' is not of type 'number' at "
         "$.properties.b.properties.a.minimum",
         "its input schema has a reference that leads nowhere: '#/$defs/Lost'",
     ]

@@ -107,7 +107,7 @@ def widen_config(folder: Path) -> None:
     ("damage", "named"),
     [
         (cut_sampling, "generation_config.json is not JSON"),
-        (replace_config, "config.json is no JSON object"),
+        (replace_config, "config.json is not a JSON object"),
         (remove_tokenizer, r"cannot load the tokenizer of the model .* its files \(tokenizer.json\) are missing"),
         (cut_tokenizer, r"cannot load the tokenizer of the model .* line 1 column 13"),
         (widen_config, "its weights have other shapes than its config.json says"),
@@ -181,7 +181,7 @@ def test_a_folder_without_a_model_is_refused_with_the_models_in_it(folder: Path,
     (project / "runs" / "first").mkdir(parents=True)
     (project / "mcp.json").write_text("{}")
     with pytest.raises(
-        ModelError, match=r"no folder of a model \(it holds: mcp.json, runs\); give the folder of a fin"
+        ModelError, match=r"not a folder of a model \(it holds: mcp.json, runs\); give the folder of a fin"
     ):
         load_model(project)
     folder.rename(project / "runs" / "first" / "model")

@@ -118,7 +118,7 @@ def test_a_text_of_another_format_is_refused(form: str, wrong: str, right: str) 
     for name, more in (("createNote", {}), ("patchNote", {"id": made["id"]})):
         refused = twin.call_now(name, {**more, "value": wrong})
         assert refused.is_error
-        assert f'value: "{wrong}" is no {form}; ' in refused.text.replace("\\", "")
+        assert f'value: "{wrong}" is not a valid {form}; ' in refused.text.replace("\\", "")
     assert not twin.report().broken
 
 

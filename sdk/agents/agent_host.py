@@ -46,7 +46,7 @@ from ..serving.requests import ApiError, RequestQueue, bad_request
 from ..serving.server import bind
 from ..serving.settled_replies import settled_reply
 from ..serving.tool_calls import ClientSchemas, calls_as_text, written_calls
-from . import AgentEndpoint
+from .agent_endpoint import AgentEndpoint
 from .agent_programs import AgentProgram, FunctionAgent, asked_proxy, told_task
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from mcp_bridge.sessions.stdio import ServerProcess, StderrTail
 from ..errors import AgentFailure, ConfigError
 from ..records import Task
 from ..traces.identity import digest
-from . import AgentEndpoint
+from .agent_endpoint import AgentEndpoint
 
 AgentFunction = Callable[[Task, AgentEndpoint], Awaitable[str | None] | str | None]
 AgentSource = AgentFunction | str | Sequence[str]

@@ -146,17 +146,21 @@ def test_what_is_allowed_is_left_alone(package: str, allowed: str) -> None:
 
 
 def modules() -> dict[str, Path]:
-    """Dotted name -> file. What a package's `__init__` re-exports is no way of its own."""
-    return {".".join(path.with_suffix("").parts): path for path in product_files() if path.name != "__init__.py"}
+    """Dotted name -> file; a package's `__init__` has the name of the package."""
+    return {".".join(path.with_suffix("").parts).removesuffix(".__init__"): path for path in product_files()}
 
 
 def imported(name: str, source: str, known: Mapping[str, object]) -> Iterator[str]:
     """The modules that `source` imports, without those for type checkers alone."""
+    is_package = any(one.startswith(f"{name}.") for one in known)
     for one in imports(source):
         if not one.for_types:
-            parts = name.split(".")[: -one.level] if one.level else []
+            up = one.level - is_package
+            parts = name.split(".")[: -up or None] if one.level else []
             base = ".".join([*parts, *filter(None, [one.module])])
-            yield from (inner for inner in (base, *(f"{base}.{own}" for own in one.names)) if inner in known)
+            inner = [f"{base}.{own}" for own in one.names]
+            of_itself = () if inner and all(module in known for module in inner) else (base,)
+            yield from (module for module in (*of_itself, *inner) if module in known)
 
 
 def circle(sources: Mapping[str, str]) -> list[str]:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from sdk import TrainConfig
 from sdk.records import LARGEST, Failure, Rollout, Task, TokenRow, Verdict
-from sdk.trainer.batch import build_batch, group_advantages
+from sdk.trainer.advantages import group_advantages
+from sdk.trainer.batch import build_batch
 
 
 def test_scores_are_centred_and_divided_by_the_sample_deviation() -> None:

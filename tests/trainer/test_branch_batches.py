@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from sdk import TrainConfig
 from sdk.records import Rollout, Task, TokenRow, Verdict
 from sdk.rollouts.branching import branch_id, grow_trees
-from sdk.trainer.batch import branch_advantages, build_batch, group_advantages
+from sdk.trainer.advantages import branch_advantages, group_advantages
+from sdk.trainer.batch import build_batch
 from sdk.trainer.tree_attention import build_prefix_tree
 
 _fresh = itertools.count(100)

@@ -16,7 +16,8 @@ from test_training_runs import tasks as sums
 
 import sdk
 from sdk.records import Task
-from sdk.trainer.batch import build_batch, normalised_by_domain
+from sdk.trainer.advantages import normalised_by_domain
+from sdk.trainer.batch import build_batch
 from sdk.trainer.config import TrainConfig
 from sdk.trainer.curriculum import Curriculum, tiers_in_order
 

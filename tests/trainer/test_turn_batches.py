@@ -19,7 +19,8 @@ from sdk import TrainConfig
 from sdk.errors import ToolbakeError, VerifierError
 from sdk.records import Rollout, Verdict
 from sdk.traces import RunFolder
-from sdk.trainer.batch import build_batch, turn_advantages
+from sdk.trainer.advantages import turn_advantages
+from sdk.trainer.batch import build_batch
 from sdk.verifiers import all_of, run_verifier, watched, weighted
 
 REWARDS = st.lists(st.none() | st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=1, max_size=5)

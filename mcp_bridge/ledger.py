@@ -51,7 +51,7 @@ def current_call() -> CallIdentity | None:
 
 
 def current_call_meta() -> dict[str, str] | None:
-    """The identity in the form of a call's `_meta`; the default world is no rollout."""
+    """The identity in the form of a call's `_meta`; the default world is not a rollout."""
     call = current.get()
     if call is None:
         return None
@@ -242,7 +242,7 @@ async def call_once(
 
     A request that certainly was not taken is sent again, up to `retries` times, whatever the tool, and not before the
     server says (`retry_after_s`). After a lost answer a read-only or idempotent tool is called again, as often; of any
-    other the outcome is unknown. A time limit that has passed is no reason to call again: `limit_s` holds for all
+    other the outcome is unknown. A time limit that has passed is not a reason to call again: `limit_s` holds for all
     attempts together. Waiting for a turn at the server is not counted.
 
     Raises `OutcomeUnknown`, or the `ToolFailure` of the last attempt where nothing can have been done. Every call

@@ -21,7 +21,7 @@ class ToolAnnotations(BaseModel, frozen=True):
 
 
 MADE_UP = "toolbake/made_up"
-"""Key in a tool's `meta` where a simulation cannot know what it does. Its results are no answers to ask for."""
+"""Key in a tool's `meta` where a simulation cannot know what it does. Its results are not answers to ask for."""
 
 
 class Tool(BaseModel, frozen=True):

@@ -795,7 +795,7 @@ def _texts(patterns: Sequence[str]) -> list[re.Pattern[str]]:
             found.append(re.compile(pattern))
         except re.error as error:
             raise SourceError(
-                f"`ignore_text` {pattern!r} is not a valid regular expression: {error}; write \\ before a sign that "
-                "stands for itself"
+                f"`ignore_text` {pattern!r} is not a valid regular expression: {error}; write \\ before a sign "
+                "that is meant as it is"
             ) from error
     return found

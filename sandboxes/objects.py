@@ -522,7 +522,7 @@ class _Watched:
 def _is_equal(one: Any, other: Any) -> bool:
     try:
         return type(one) is type(other) and bool(one == other)
-    except Exception:  # of arrays, `==` is no truth
+    except Exception:  # of arrays, `==` is not a truth
         return False
 
 

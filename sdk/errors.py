@@ -57,7 +57,7 @@ class VerifierError(ToolbakeError):
 
 
 def require_number(name: str, value: Any, *, least: float = -math.inf, whole: bool = False) -> None:
-    """Raises `ConfigError` for a value that is no finite number from `least` on. True and False are none."""
+    """Raises `ConfigError` for a value that is not a finite number from `least` on. True and False are none."""
     is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
     if not (is_number and (whole or math.isfinite(value)) and value >= least):
         kind = "a whole number" if whole else "a finite number"

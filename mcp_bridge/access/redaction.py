@@ -166,7 +166,7 @@ def split_url(url: str) -> SplitResult:
 
 
 def require_http_url(url: str, example: str) -> None:
-    """Raises `ValueError` for what is no address to ask, and for one with credentials, which it does not show."""
+    """Raises `ValueError` for what is not an address to ask, and for one with credentials, which it does not show."""
     try:
         parts = split_url(url)
     except ValueError as error:
@@ -193,7 +193,7 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 
 
 def redacted_command(text: str, secrets: Iterable[str]) -> str:
-    """As `redacted`, but that a weak secret is replaced only where it is no part of a longer name: a server's program
+    """As `redacted`, but that a weak secret is replaced only where it is not part of a longer name: a server's program
     may be called `mcp-server-postgres`, and its password `postgres`."""
     known = {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
     text = redacted(text, (secret for secret in known if not is_weak(secret)))

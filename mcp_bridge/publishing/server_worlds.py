@@ -222,7 +222,7 @@ class _Registry(Generic[Backend]):
             while (idle := self._idle()) is not None:
                 try:
                     await self._end(idle)
-                except BridgeError as error:  # the world is gone, and this is no matter of the one that opens
+                except BridgeError as error:  # the world is gone, and this does not matter to the one that opens
                     logger.warning("closing the idle world %r failed: %s", idle, error)
             if len(self._worlds) + len(self._opening) > self._max_worlds:
                 raise SourceError(

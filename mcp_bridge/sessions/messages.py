@@ -185,7 +185,7 @@ def _size(data: bytes | bytearray | LongLine) -> int:
 
 FaultKind = Literal["connection", "no_session", "status", "login", "too_large", "unusable"]
 """`connection`: none, or lost. `no_session`: the server does not know the session. `status`: an HTTP status that is
-an error. `too_large`: an answer above the limit. `unusable`: an answer that is no message of MCP."""
+an error. `too_large`: an answer above the limit. `unusable`: an answer that is not a message of MCP."""
 
 _MADE_BY_THE_CLIENT = {
     CONNECTION_CLOSED: ("SSE stream ended", "SSE stream failed"),
@@ -270,7 +270,7 @@ def too_large(size: str, limit: int) -> Fault:
 def message_in(text: str | bytes) -> SessionMessage | None:
     """The message; None where there is none.
 
-    Halves of surrogate pairs are no reason to lose one: servers cut texts between them. Nor is one tool that is nested
+    Halves of surrogate pairs are not a reason to lose it: servers cut texts there. Nor is one tool that is nested
     too deeply a reason to lose a listing.
     """
     try:
@@ -318,8 +318,8 @@ async def written(message: SessionMessage, to_client: ToClient) -> str | None:
 
 def unwritable(method: str) -> str:
     return (
-        f"the parameters of {method} cannot be written as JSON (half of a surrogate pair, too many levels, or no JSON "
-        "value); nothing was sent"
+        f"the parameters of {method} cannot be written as JSON (half of a surrogate pair, too many levels, or a value "
+        "that is not JSON); nothing was sent"
     )
 
 
@@ -340,7 +340,7 @@ def _in_place_of(line: LongLine, fault: Fault) -> Iterator[SessionMessage]:
 
 
 def _is_sound(message: mcp_types.JSONRPCMessage) -> bool:
-    """Whether it is no notification that the SDK's client would log with a traceback each time, since it lacks what its
+    """Whether it is not a notification that the SDK's client would log with a traceback each time: it lacks what its
     method wants. One of a method that is not known is sound: the client passes over it."""
     if not isinstance(message, mcp_types.JSONRPCNotification):
         return True
@@ -373,7 +373,7 @@ class Incoming:
             yield from _in_place_of(data, too_large(data.told, self.limit))
             return
         for part in batch(data):
-            # Not strict: one broken letter in a text is no reason to lose an answer.
+            # Not strict: one broken letter in a text is not a reason to lose an answer.
             text = part.decode(errors="replace")
             message = message_in(text)
             if message is not None and _is_sound(message.message):

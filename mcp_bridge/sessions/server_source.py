@@ -641,7 +641,7 @@ def _control_tools(listed: Sequence[mcp_types.Tool], label: str) -> dict[str, st
 
 
 def _live_tools(listed: Sequence[mcp_types.Tool], label: str) -> frozenset[str]:
-    """The names that `LIVE_META` lists. Raises `SourceError` for what is no list of the server's tools: a tool that was
+    """The names that `LIVE_META` lists. Raises `SourceError` for what does not list the server's tools: a tool that was
     meant would count as simulated."""
     plain, live = [tool.name for tool in listed if not _is_control(tool)], set[str]()
     for tool in listed:

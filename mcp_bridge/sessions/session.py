@@ -395,7 +395,7 @@ class Session:
     def _does_not_know_the_world(self, error: MCPError) -> bool:
         """Whether an answer may mean that a server with control tools has lost a world, and so did not call the tool.
 
-        From any other server the same codes are no sign of that.
+        From any other server the same codes are not a sign of that.
         """
         if error.code not in (INVALID_REQUEST, METHOD_NOT_FOUND) or is_made_by_the_client(error):
             return False

@@ -63,7 +63,7 @@ class StderrTail:
             self._read_fd = -1
 
     def text(self, *, lines: int = 15) -> str:
-        """The last lines; bytes that are no UTF-8 are shown as replacement characters."""
+        """The last lines; bytes that are not UTF-8 are shown as replacement characters."""
         return "\n".join(self._kept.decode("utf-8", errors="replace").rstrip().splitlines()[-lines:])
 
     def _read_once(self) -> int | None:

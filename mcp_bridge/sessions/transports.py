@@ -56,7 +56,7 @@ class Notes:
         self.process: ServerProcess | None = None
         self.faults = HttpFaults()
         self.is_open = False
-        """Set once the session is open: from there on a failed request is no failure to connect."""
+        """Set once the session is open: from there on a failed request is not a failure to connect."""
         self.session_id: str | None = None
         """That the server gave this session over HTTP: it may keep something for it."""
         self.gone = anyio.Event()

@@ -319,7 +319,7 @@ def _from_object(source: Any) -> Spec:
 
 
 def _instead_of(kind: type, server_types: tuple[type[Any], ...]) -> str:
-    """What to give in the place of a class, or of an instance that is no source."""
+    """What to give in the place of a class, or of an instance that is not a source."""
     if issubclass(kind, server_types) or hasattr(kind, "open_world"):
         return "give an instance of it"
     methods = [name for name, one in vars(kind).items() if inspect.isfunction(one) and not name.startswith("_")]

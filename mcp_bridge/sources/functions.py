@@ -205,7 +205,7 @@ def _documented(function: Callable[..., Any]) -> Any:
 
 
 def _in_group(error: Exception) -> Exception:
-    """The first tool failure of an exception group, or its first error; the error itself where it is no group."""
+    """The first tool failure of an exception group, or its first error; the error itself where it is not a group."""
     if not isinstance(error, ExceptionGroup):
         return error
     failures, _ = error.split(ToolFailure)

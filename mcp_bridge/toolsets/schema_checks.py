@@ -214,7 +214,7 @@ def _kind_of(schema: Any) -> Any:
     """The class of validators of `jsonschema` that a schema asks for."""
     try:
         return validator_for(schema, default=Draft202012Validator)
-    except (AttributeError, TypeError, ValueError):  # `$schema` is no address; the check of the schema says so
+    except (AttributeError, TypeError, ValueError):  # `$schema` is not an address; the check of the schema says so
         return Draft202012Validator
 
 
@@ -463,7 +463,7 @@ def schema_problem(schema: Mapping[str, Any], parts: SharedParts | None = None) 
     except RecursionError:
         return "is nested too deeply"
     except ValueError as error:
-        return f"cannot be read: {error}"  # an `$id` that is no address
+        return f"cannot be read: {error}"  # an `$id` that is not an address
 
 
 @dataclass(frozen=True)
@@ -499,7 +499,7 @@ def _references(part: Any, parts: SharedParts) -> _References:
     def find(one: dict[str, Any]) -> _References:
         inside = [_references(each, parts) for each in schemas_in(one)]
         same = [_references(each, parts) for each in _on_the_same_value(one)]
-        # What moves the base of references is left to `_reference_problem`: it is no name of a definition.
+        # What moves the base of references is left to `_reference_problem`: it is not a name of a definition.
         own = frozenset(str(one[key]) for key in ("$ref", *_MOVING) if key in one)
         if not own and not any(each.all for each in inside):
             return _NONE
@@ -527,7 +527,7 @@ def _reference_problem(schema: Mapping[str, Any], parts: SharedParts) -> str | N
         for reference in (one.contents[keyword] for keyword in keywords if keyword in one.contents):
             try:
                 found = resolver.lookup(reference)
-            except (Unresolvable, ValueError):  # the latter of what is no address, and of a list's places
+            except (Unresolvable, ValueError):  # the latter of what is not an address, and of a list's places
                 return f"has a reference that leads nowhere: {reference!r}"
             if not _is_valid(kind, found.contents, parts):
                 return f"has a reference that leads to no schema: {reference!r}"

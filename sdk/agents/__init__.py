@@ -29,7 +29,7 @@ __all__ = [
 
 def program_of(agent: AgentSource | None) -> AgentProgram | None:
     """The program of what a user gives, None where it is left to the loop that comes with the library. Raises
-    `ConfigError` for what is no agent, and where the server for it is not installed."""
+    `ConfigError` for what is not an agent, and where the server for it is not installed."""
     if agent is None:
         return None
     require_extra("serve", "agent", ConfigError)

@@ -469,7 +469,7 @@ def compare_paired(
     cluster_by: str = FAMILY,
 ) -> PairedComparison:
     """Compare two conditions on the tasks scored in both. Tries at the same task are averaged first. Raises
-    `ConfigError` for a threshold that is no finite number."""
+    `ConfigError` for a threshold that is not a finite number."""
     require_number("threshold", threshold)
     before, after = success_by_task(first, threshold), success_by_task(second, threshold)
     both = sorted(before.keys() & after.keys())

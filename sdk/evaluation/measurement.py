@@ -185,7 +185,7 @@ OutsideVerdicts = dict[str, list[OutsideVerdict]]
 def read_verdicts(files: Mapping[str, str | Path] | None, policies: Iterable[str]) -> OutsideVerdicts:
     """Verdicts by the name of their baseline, from one JSON Lines file each.
 
-    Raises `ConfigError` with file and line for what is no verdict and for a task that is judged twice, and for a name
+    Raises `ConfigError` with file and line for what is not a verdict, for a task that is judged twice, and for a name
     that a policy has.
     """
     require_other_names(files or {}, policies)

@@ -374,7 +374,7 @@ def report_of(
 
     `further`: runs of the same conditions, such as those of other seeds. Their rollouts are further tries at the same
     tasks, and the report has each run's success beside that of all. `prices`: by policy, or by condition where the run
-    is no evaluation of several. `baseline`: the condition that all others are compared with. Raises `RunFolderError`
+    is not an evaluation of several. `baseline`: the condition that all others are compared to. Raises `RunFolderError`
     where a folder holds no finished run, `ConfigError` for names that it does not have, and for runs of different
     conditions.
     """

@@ -73,7 +73,7 @@ class Verification:
     """Verdicts that a verifier gave again, from the evidence alone."""
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What is no fault and worth knowing: what was not checked, what a kill lost."""
+    """What is not a fault and worth knowing: what was not checked, what a kill lost."""
 
     @property
     def holds(self) -> bool:

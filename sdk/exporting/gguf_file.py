@@ -144,7 +144,7 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Any]]:
 
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:
-            for name in weights.keys():  # noqa: SIM118 - it is no mapping
+            for name in weights.keys():  # noqa: SIM118 - it is not a mapping
                 yield name, weights.get_tensor(name)
 
 

@@ -79,7 +79,7 @@ async def measure_agreement(
 ) -> Agreement:
     """Judge every example and count. Any verifier can be measured; a `Judge` with a cache keeps what was measured,
     which `min_kappa` asks for. Of one that judges groups it measures what it says of each rollout alone: of `ranked`
-    the gates; `measure_ranking` measures the rest. Raises `ConfigError` for a threshold that is no number."""
+    the gates; `measure_ranking` measures the rest. Raises `ConfigError` for a threshold that is not a number."""
     require_number("threshold", threshold)
     judged: list[bool | str] = [""] * len(examples)
     asked: VerifierLike = verifier.ask if isinstance(verifier, Judge) else verifier

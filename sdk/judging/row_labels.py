@@ -83,7 +83,7 @@ async def label_rows(
     its rows in their order. Rows without an answer that fits are in `failed` and not in `to`; the same call asks for
     them again.
 
-    Raises `ConfigError` for a row that is no object or has the field already, a schema that is none, and for a `to`
+    Raises `ConfigError` for a row that is not an object or has the field already, a schema that is none, and for a `to`
     that is not as this wrote it, such as one in which a person corrected labels; `VerifierError` where the model
     answers none of the first rows.
     """

@@ -276,7 +276,7 @@ class _Secret:
 
 
 def checked_url(base_url: str) -> str:
-    """The address that `/chat/completions` is added to. Raises `ConfigError` for what is no address to ask."""
+    """The address that `/chat/completions` is added to. Raises `ConfigError` for what is not an address to ask."""
     try:
         require_http_url(base_url, "http://host:8000/v1")
     except ValueError as error:

@@ -166,7 +166,7 @@ class Grammar:
                     'another one; start vLLM with --structured-outputs-config \'{"backend": "guidance"}\''
                 )
             masks.append(mask)
-            # What comes after the last one does not matter, and an end of the reply is no text of the grammar.
+            # What comes after the last one does not matter, and an end of the reply is not a text of the grammar.
             if place < len(token_ids) - 1 and (problem := derivation.take(token)) is not None:
                 raise ValueError(f"the grammar of the reply has become too complex ({problem}); use a simpler one")
         return masks

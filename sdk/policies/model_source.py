@@ -176,7 +176,7 @@ def require_strict(model: ModelSource) -> None:
 def model_label(model: ModelSource) -> str | None:
     """What a checked source is called in files: a name, or an endpoint's URL and model name. None: the embedded one.
 
-    Keys, headers and what a URL carries besides its address are no part of it. Raises `ConfigError` as
+    Keys, headers and what a URL carries besides its address are not part of it. Raises `ConfigError` as
     `check_model_source` does.
     """
     check_model_source(model)

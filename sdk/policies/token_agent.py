@@ -286,7 +286,7 @@ class TokenConversation:
                 **hears,
                 **({"grammar": grammar} if grammar is not None else {}),
             )
-        except ValueError as error:  # the grammar has become too complex, which is no fault of the reply
+        except ValueError as error:  # the grammar has become too complex, which is not a fault of the reply
             if grammar is None:
                 raise
             raise PolicyFailure(f"strict_tools: {error}") from error

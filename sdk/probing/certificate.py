@@ -311,7 +311,7 @@ class Certificate:
     def require(self) -> None:
         """Raises `ConfigError` for findings, and `ToolbakeError` where too little is known.
 
-        Partial credit is no finding."""
+        Partial credit is not a finding."""
         if not self.holes:
             if self.unknown:
                 raise ToolbakeError(self.unknown)
@@ -449,7 +449,7 @@ def _made_the_changes(rollout: Rollout) -> bool:
 def _is_wrong(
     probe: Probe, gold: Rollout | None, rollout: Rollout, ignored: set[str], read_only: frozenset[str]
 ) -> bool | None:
-    """Whether what a probe did is no solution; of the gold one, whether it must be rewarded: what is expected need not
+    """Whether what a probe did solves nothing; of the gold one, whether it must be rewarded: what is expected need not
     be a whole solution, and a demonstration is. None where the tools tell no state by which that could be known."""
     if probe is GOLD:
         return bool(rollout.task.demonstration)

@@ -542,7 +542,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 def _hedges(scene: Scene) -> Play | None:
-    """The right answer is in the middle: to take the first or the last one is no hole."""
+    """The right answer is in the middle: to take the first or the last one is not a hole."""
     mine, found = answer_text(scene.task), sorted(_candidates(scene), key=len)
     others = [one for one in found if one != mine][:2]
     return [says(f"{others[0]}, {mine} or {others[1]}")] if len(others) == 2 else None

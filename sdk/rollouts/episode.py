@@ -256,7 +256,7 @@ class Episode:
         if turn is None:
             return "answered"
         if spent and (turn.said or not turn.ended):
-            return "turn_limit"  # to end without a word is no message
+            return "turn_limit"  # to end without a word is not a message
         rollout.user_turns.append(turn.model_copy(update={"heard": rollout.messages[-1].content}))
         said = Message(role="user", content=turn.said)
         if turn.said:

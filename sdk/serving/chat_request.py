@@ -146,7 +146,7 @@ class ChatRequest(Strict):
         return self._names.get(parameter, parameter)
 
     def read_bias(self, vocabulary: int) -> tuple[tuple[int, float], ...]:
-        """What is added to the logits of tokens. Raises `ApiError` for what is no id of one."""
+        """What is added to the logits of tokens. Raises `ApiError` for what is not an id of one."""
         bias: dict[int, float] = {}
         for key, amount in (self.logit_bias or {}).items():
             token = int(key) if re.fullmatch("[0-9]{1,9}", key) else vocabulary
@@ -157,7 +157,7 @@ class ChatRequest(Strict):
         return tuple(bias.items())
 
     def read_stop_ids(self, vocabulary: int) -> list[int]:
-        """The tokens that end an answer. Raises `ApiError` for what is no id of one."""
+        """The tokens that end an answer. Raises `ApiError` for what is not an id of one."""
         for token in self.stop_token_ids or []:
             _check_id(token, vocabulary, f"stop_token_ids has {shown(str(token))}", "stop_token_ids")
         return list(self.stop_token_ids or [])
@@ -376,7 +376,7 @@ _IGNORED = frozenset(
     {"annotations", "cache_control", "created_at", "id", "is_error", "metadata", "object", "provider_specific_fields"}
     | {"status", "type"}
 )
-"""What clients send back of an answer or add for other servers: labels of a message, which are no part of what it says.
+"""What clients send back of an answer or add for other servers: labels of a message, and not part of its content.
 """
 
 

@@ -416,7 +416,7 @@ def _reasoning_tokens(parse: Callable[[Sequence[int]], ParsedReply], ids: Sequen
 
 def cut_at_stop(content: str, stops: Sequence[str], parsed: ParsedReply) -> tuple[str, bool]:
     """The content of a reply up to the first stop string, and whether there was one. White space between it and a call
-    is no content, and may be one."""
+    is not content, and may be one."""
     for text in (parsed.before_calls, content):
         if found := [place for stop in stops if (place := text.find(stop)) >= 0]:
             return text[: min(found)], True

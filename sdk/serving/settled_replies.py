@@ -70,7 +70,7 @@ class GrowingReply:
         self.reasoning = ""
         self.content = ""
         self.spoken = ""
-        """The content with white space at its end, which is no part of it if a call follows."""
+        """The content with white space at its end, which is not part of it if a call follows."""
         self.calls: list[GrowingCall] = []
         self._text = ""
         self._reader = self._read(reasoning_open, most_calls)

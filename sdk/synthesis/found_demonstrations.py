@@ -397,7 +397,7 @@ class DemonstrationSearch:
                 continue
             self.report.failures += 1
             self.report.failure = rollout.failure.message
-            # A world that could not be opened is no tool's fault.
+            # A world that could not be opened is not a tool's fault.
             if rollout.failure.boundary == "tools" and rollout.messages and len(rollout.calls) < len(candidate.calls):
                 tool = candidate.calls[len(rollout.calls)].tool
                 self._failures[tool] += 1
@@ -544,7 +544,7 @@ def prompt_text(task: Task) -> str:
 
 @lru_cache(maxsize=10_000)  # each task is compared with all that were found before
 def _plain_words(prompt: str) -> frozenset[str]:
-    """The words that are no values of the prompt's own: those that tasks of one kind share."""
+    """The words that are not values of the prompt's own: those that tasks of one kind share."""
     values = PromptValues(prompt)
     return frozenset(word for word in values.words if word not in values.telling and not word.isdigit())
 

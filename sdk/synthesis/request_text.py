@@ -591,7 +591,7 @@ def _as_described(step: Step, describer: Describer) -> str:
     """In the words of the tool's own description, or of its name where it has none."""
     first = re.split(r"[.;] |\n", step.tool.description.strip())[0].rstrip(".")
     word = first.split()[0] if first else ""
-    plain = word.isalpha() and not word.isupper() and len(first) <= 80  # "DELETE /staff/{id}" is no sentence
+    plain = word.isalpha() and not word.isupper() and len(first) <= 80  # "DELETE /staff/{id}" is not a sentence
     begun = f"{first[0].lower()}{first[1:]}" if plain else f"use {' '.join(words(step.tool.name))}"
     parts = []
     for name, source in step.sources.items():

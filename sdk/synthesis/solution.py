@@ -496,7 +496,7 @@ _YES_OR_NO = frozenset({"yes", "no", "true", "false"})
 
 def answer_doubt(task: Task, rollout: Rollout) -> str:
     """Why the expected answer may be a slip: no result of the calls has it, as far as the policy reads them, and nobody
-    said it. Empty where nothing is doubtful. It is no error: an answer may be computed from results."""
+    said it. Empty where nothing is doubtful. It is not an error: an answer may be computed from results."""
     gold = task.expected.get("answer")
     calls = [record.result for record in rollout.calls]
     parts = gold["all"] if isinstance(gold, Mapping) and isinstance(gold.get("all"), list) else [gold]

@@ -144,7 +144,7 @@ class Worlds:
 
     async def breaks_alone(self, tool: str) -> bool:
         """Whether the latest call of a suspect breaks again while no other call is under way: another tool may have
-        taken down the server that they share. One that does not is no suspect any more."""
+        taken down the server that they share. One that does not is no longer a suspect."""
         setup, call, _ = self._failed[tool][-1]
         try:
             async with self.open(setup) as world:
@@ -318,7 +318,7 @@ def _is_scalar(value: Any) -> bool:
 def leaves(
     value: Any, path: tuple[str | int, ...] = (), *, is_leaf: Callable[[Any], bool] = _is_scalar
 ) -> Iterator[tuple[tuple[str | int, ...], Scalar]]:
-    """The plain values of a result, each with its path. Yes, no and nothing are no values that one asks for."""
+    """The plain values of a result, each with its path. Yes, no and nothing are not values that one asks for."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from leaves(inner, (*path, str(name)), is_leaf=is_leaf)

@@ -37,7 +37,7 @@ from ..records import Task
 
 PACKAGES = ("toolbake", "torch", "transformers", "trl", "peft", "accelerate", "mcp", "renderers", "vllm")
 
-# Tokens of a vocabulary and counts per token are no secrets, nor is a key without another word.
+# Tokens of a vocabulary and counts per token are not secrets, nor is a key without another word.
 _NOT_SECRET = re.compile(
     r"^key$|\b(eos|bos|pad|unk|sep|cls|mask|stop|special|end|start|image|think|tool|next|per) token$"
 )
@@ -181,7 +181,7 @@ def _short(value: Any, limit: int = 60) -> str:
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _OWN_PACKAGES = frozenset({"sdk", "mcp_bridge", "sandboxes"})
-"""Their source does not count: what they do is told by their version, and an update is no other run."""
+"""Their source does not count: what they do is told by their version, and an update is not another run."""
 
 
 def without_addresses(text: str) -> str:
@@ -304,7 +304,7 @@ def _is_of_users_class(value: Any) -> bool:
 
 
 def _is_users(module: str) -> bool:
-    """Whether a module is no library's. One that Python does not list was made by the user's program."""
+    """Whether a module is not a library's. One that Python does not list was made by the user's program."""
     file = getattr(sys.modules.get(module), "__file__", None)
     is_library = file.startswith(_LIBRARIES) if file else module != "__main__" and module in sys.modules
     return not is_library and module.partition(".")[0] not in _OWN_PACKAGES

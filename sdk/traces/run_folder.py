@@ -141,7 +141,7 @@ def holds_run(path: Path, stored: dict[str, Any], grows: str | None = None) -> b
 def has_work(path: Path) -> bool:
     """Whether a run has left anything that took work: rollouts, metrics, finished stages, checkpoints or a model.
 
-    The calls of demonstrations that were checked are no work; whoever takes the folder over goes on with their file.
+    The calls of demonstrations that were checked are not work; whoever takes the folder over goes on with their file.
     Nor is the evidence that a run was begun.
     """
     files = (*path.glob("*.jsonl"), *path.glob("rollouts/*.jsonl"))

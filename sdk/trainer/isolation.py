@@ -341,7 +341,7 @@ class _Trial:
         return self._shared is not None
 
     async def begin(self, other: World) -> None:
-        """Look at a world that nobody writes to, twice: what differs by itself is no trace of a write."""
+        """Look at a world that nobody writes to, twice: what differs by itself is not a trace of a write."""
         first: list[str | None] = []
         for call in self._reads:
             first.append(await self._text(other, call))

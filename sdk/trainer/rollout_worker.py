@@ -349,7 +349,7 @@ class Collector:
         for alarm in alarms:
             log.warning("%s: %s", self._folder.path, alarm)
         stops = self._config.alarms.action == "stop"
-        # Limits that cut off are no fault of the verifier, and a tool that is given up may have been of no use.
+        # Limits that cut off are not a fault of the verifier, and a tool that is given up may have been of no use.
         notes = ("cut_off", "tool_given_up")
         ending = [alarm for alarm in alarms if alarm.kind == "canary" or (stops and alarm.kind not in notes)]
         if ending:

@@ -394,7 +394,7 @@ async def needs_none(
     done = context.run_folder.stage(SEARCH_STAGE)
     if done is not None:
         return bool(done.get("solved"))
-    # As GRPO samples: calls that are valid by a grammar alone are no signal for it.
+    # As GRPO samples: calls that are valid by a grammar alone are not a signal for it.
     strict = config.rollouts.strict_tools
     measured = bool(validation) and strict == bool(config.evaluation.strict_tools)
     rollouts = await measure(

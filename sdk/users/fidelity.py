@@ -137,7 +137,7 @@ def _asking_words(name: str, fact: Fact, sentence: str, said: list[str]) -> froz
 
 
 def stands_in(fact: Fact, said: list[str]) -> bool:
-    """Whether the fact's value is among these words; True and False are no words."""
+    """Whether the fact's value is among these words; True and False are not words."""
     return fact.value is not None and not isinstance(fact.value, bool) and places(words(str(fact.value)), said)
 
 

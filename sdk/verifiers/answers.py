@@ -106,7 +106,7 @@ _NUMBER_WORD = re.compile(
     re.IGNORECASE,
 )
 """A number word alone, not a part of another one ("twenty-three", "two hundred", "two thirds"), and not every "one",
-which is no number in "the blue one" and "one of them"."""
+which is not a number in "the blue one" and "one of them"."""
 
 
 _MINUS = re.compile(r"(?<![\d)] )\b(?:minus|negative)\s(?=[$€£¥₹]?\d)", re.IGNORECASE)
@@ -261,7 +261,7 @@ def _unknown_unit(said: str, one: Quantity, wanted: Quantity) -> str:
 def _is_another(said: str, one: Quantity, asked: Sequence[Any], has_unit: bool, *, is_exact: bool = True) -> bool:
     """Whether the words beside a number make another amount of it, or a limit or an estimate (where it `is_exact`) that
     the prompt, with its words `asked`, does not ask for. Where the expected amount `has_unit`, one per day is another;
-    where it has none, a percentage is no number of things."""
+    where it has none, a percentage is not a number of things."""
     before, after = said[: one.start], said[one.start + len(one.text) :]
     if re.search(_MULTIPLE_BEFORE, before, re.IGNORECASE) or re.match(_MULTIPLE_AFTER, after, re.IGNORECASE):
         return True
@@ -486,7 +486,7 @@ class answer_match(ReadyMade):
       joins with "or" what must all be said;
     - the expected number is part of another one ("twice 12", "12 dozen", "12 kg per day" for 12 kg), a percentage where
       the prompt asks how many, or a limit or an estimate that was not asked for ("more than 12", "about 12");
-    - yes or no is no reply ("No idea", "Yes, probably"), or the expected text is also a small word (IT, May, option A)
+    - yes or no is not said ("No idea", "Yes, probably"), or the expected text is also a small word (IT, May, option A)
       and the answer only has the word;
     - it repeats more than `other_values` other values that tools returned, in whatever form, or at least half of the
       other content of a result (and more than `other_values` + 1 pieces of it), or very many words in a row: an answer

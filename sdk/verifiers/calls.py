@@ -64,7 +64,7 @@ def _value(value: Any) -> str:
     """A value as JSON, or the name of its type where JSON cannot hold it."""
     try:
         return _plain(json.dumps(value, ensure_ascii=False, default=str))
-    except (TypeError, ValueError, RecursionError):  # keys that are no texts, 4 300 digits, nested a thousand times
+    except (TypeError, ValueError, RecursionError):  # keys that are not texts, 4 300 digits, nested a thousand times
         return f"({type(value).__name__} that is not JSON)"
 
 

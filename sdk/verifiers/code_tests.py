@@ -455,7 +455,7 @@ def _call_problem(out: Outcome, test: Mapping[str, Any], where: str) -> str | No
     if out.problem is not None:
         return out.problem
     wanted = test["returns"]
-    # What is no pattern is compared as it is: the nulls and times that `fits` takes for the same are those of calls.
+    # What is not a pattern is compared as it is: the nulls and times that `fits` takes for the same are those of calls.
     same = fits(wanted, out.returned, where) and (holds_pattern(wanted) or same_json(wanted, out.returned))
     return None if same else f"it returned {shortened(out.returned, 80)}"
 

@@ -344,7 +344,7 @@ def _is_identifier(key: str) -> bool:
 
 
 def _without_citations(rollout: Rollout) -> Rollout:
-    """The rollout as `right` reads it: the name of a call is no part of the answer."""
+    """The rollout as `right` reads it: the name of a call is not part of the answer."""
     names = _named(rollout.calls)
     answer = _CITATION.sub(lambda found: "" if found[1] in names else found[0], rollout.answer)
     return rollout if answer == rollout.answer else rollout.model_copy(update={"answer": answer.strip()})

@@ -207,7 +207,7 @@ def _framed(said: str, wanted: Sequence[Sequence[Token]], other_values: int) -> 
 
 def _is_second(other: Sequence[Token], right: Sequence[Token]) -> bool:
     """Whether words beside the right value are a second one of its kind: plain, and no longer ("Graz and Vienna", but
-    not "Graz and arrives tomorrow"). "Done" is no value: whatever stands beside it was done."""
+    not "Graz and arrives tomorrow"). "Done" is not a value: whatever stands beside it was done."""
     is_plain = not any(sign.isdigit() for word in (*other, *right) for sign in str(word))
     return is_plain and len(other) <= len(right) and not NO_CONTENT.issuperset(right)
 
@@ -273,7 +273,7 @@ def _rivals(parts: Sequence[_Part], capitals: Set[Token], form: Sequence[Token])
         return re.sub(r"\d+", "0", word) if any(map(str.isdigit, word)) else word in capitals
 
     def is_apart(words: Sequence[Token], item: Token, own: Sequence[Token], value: Token) -> bool:
-        """Whether what stands before a comma is no item: "In 2024, 17 or 19?", "Which is larger, red or blue?" """
+        """Whether what stands before a comma is not an item: "In 2024, 17 or 19?", "Which is larger, red or blue?" """
         theirs, mine = (some.index(one) for some, one in ((words, item), (own, value)))
         is_placed = [some[max(0, at - 1)] in _PLACES for some, at in ((words, theirs), (own, mine))]
         if is_placed[0] and theirs > 1:  # "Is it in Graz, Linz or Wels?": the preposition is that of all
@@ -468,7 +468,7 @@ def _exact(piece: str) -> list[str]:
     words = piece.split()
     exact = [any(sign.isdigit() or sign.isupper() or sign in "@_" for sign in word) for word in words]
     if words and words[0][:1].isupper() and words[0][1:].islower() and not all(exact):
-        exact[0] = False  # the capital of a sentence's first word is no name's
+        exact[0] = False  # the capital of a sentence's first word is not a name's
     runs = [
         " ".join(word for _, word in run)
         for is_exact, run in groupby(zip(exact, words, strict=True), itemgetter(0))

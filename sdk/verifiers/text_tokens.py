@@ -69,7 +69,7 @@ UNITS = {
 
 _OTHERS = "k M G T Mg Mm Ms Ml Kb Mb Gb Tb Kib Mib Gib Tib"
 _AS_WRITTEN = {"mW": "milliwatt", **dict.fromkeys(_OTHERS.split(), "")}
-"""Units that are others in lower case: a thousand, a million, tonnes, bits. "" is no unit of `UNITS`."""
+"""Units that are others in lower case: a thousand, a million, tonnes, bits. "" is not a unit of `UNITS`."""
 
 _SIGNS = "$€£¥₹"
 _CODE = "|".join(code for code in _TABLE if code.isupper())
@@ -215,7 +215,7 @@ def _currency(name: str) -> str:
 
 
 def other_currency(wanted: str, said: str) -> bool:
-    """Whether `said` names another currency with an amount of `wanted` than `wanted` does. No currency is no other."""
+    """Whether `said` names another currency with an amount of `wanted` than `wanted` does; none is not another."""
     named = currencies(said) if (money := currencies(wanted)) else {}
     return any(not named.get(amount, set()) <= names for amount, names in money.items())
 

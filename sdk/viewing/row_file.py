@@ -147,7 +147,7 @@ def _task(row: Mapping[str, Any], where: str) -> Task | ConfigError:
 
 
 def _listed(number: int, raw: bytes) -> dict[str, Any]:
-    """A line in the list: `kind` is `task`, `row` (another object) or `unread`, `problem` why it is no task."""
+    """A line in the list: `kind` is `task`, `row` (another object) or `unread`, `problem` why it is not a task."""
     try:
         row = _parsed(raw, f"line {number}")
     except ConfigError as error:

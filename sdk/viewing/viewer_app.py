@@ -117,7 +117,7 @@ class Access:
 
 
 def same_origin(connection: HTTPConnection) -> bool:
-    """Whether a page of this server sent the request, as the browser reports it, or a program that is no browser."""
+    """Whether a page of this server sent the request, as the browser reports it, or a program that is not a browser."""
     if connection.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = connection.headers.get("origin")

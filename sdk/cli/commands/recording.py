@@ -299,7 +299,7 @@ def divergence(
 
 
 def _require_replaceable(path: Path) -> None:
-    """Raises `ConfigError` where something is there that is no report: a cassette or a twin would be lost."""
+    """Raises `ConfigError` where something is there that is not a report: a cassette or a twin would be lost."""
     from sandboxes.divergence import DivergenceReport
 
     try:

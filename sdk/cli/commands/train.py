@@ -183,7 +183,7 @@ def _from_here(path: Path) -> Path:
 def _show_plan(
     model: str | None, training: TrainConfig, gpus: str | None, output_dir: Path | None, *, dry_run: bool, as_json: bool
 ) -> None:
-    """Raises `ConfigError` for GPUs that are no numbers, and `typer.Exit` where the plan has problems."""
+    """Raises `ConfigError` for GPUs that are not numbers, and `typer.Exit` where the plan has problems."""
     from ...trainer.compute_plan import plan_compute
 
     if not dry_run:

@@ -288,7 +288,7 @@ def folder_here(model: str | Path, file: str = "config.json") -> Path | None:
 
 def cached_folder(name: str, file: str = "config.json") -> Path | None:
     """The folder in the cache that has `file` of a model, by its name on the hub. None where there is none, also where
-    `name` is no name of a model, or huggingface_hub is not installed."""
+    `name` is not a name of a model, or huggingface_hub is not installed."""
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError:  # it comes with the extra that loads models

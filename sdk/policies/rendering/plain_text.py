@@ -93,7 +93,7 @@ class PlainTextCodec:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, control tokens shown as text; bytes that are no UTF-8 become U+FFFD."""
+        """The text of ids, control tokens shown as text; bytes that are not UTF-8 become U+FFFD."""
         return str(self._whole.decode(list(ids), skip_special_tokens=False))
 
     def is_control(self, token: int) -> bool:

@@ -557,7 +557,7 @@ class Fleet:
 
     def _tell(self, replica: Replica, what: str) -> None:
         """To pause or to go on. One that does not is looked after, and is given the weights again, which ends a pause:
-        what it may have died of (HTTP 500) is no reason to end the run."""
+        what it may have died of (HTTP 500) is not a reason to end the run."""
         try:
             call(self.client, f"{replica.url}/{what}")
         except (httpx.HTTPError, ServerFailed) as error:

@@ -7,6 +7,7 @@ Made before anything is loaded: a run that cannot work is refused, `toolbake tra
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,12 +37,13 @@ from ..records import Task
 from ..rollouts.limits import Limits
 from .config import TrainConfig
 from .processes import by_deepspeed, mixed_precision, sharded, world_size, zero_stage
-from .run_identity import weight_bytes
+from .run_identity import EMBEDDED_BYTES, weight_bytes
 
 _PROCESS_BYTES = 800_000_000
 """Python with torch, transformers and TRL, and a small tool server."""
 _ACTIVATIONS = 12
-"""Times the weights: of four tasks with six rollouts each of the embedded model, 6 GB."""
+"""Times the weights: of four tasks with six rollouts each of the embedded model, 6 GB. Activations grow with the width
+of the layers, and weights with its square, so that a model with 30 times the weights has a third of that."""
 _CHECKPOINTED = 2
 """The same with `batching.gradient_checkpointing`."""
 
@@ -77,27 +79,41 @@ def needed_memory(model: str | Path | None, config: TrainConfig) -> NeededMemory
     sampling = base + at_hand + weights  # the engine's copy, which is not there in an update
     of_a_part = moments // ADAM_PARTS if config.batching.offload_optimizer else moments
     update, step = base + at_hand + gradients, base + gradients + of_a_part
+    return NeededMemory(max(sampling, update, step), max(sampling, update + _activations(config, weights), step))
+
+
+def _activations(config: TrainConfig, weights: int) -> int:
     times = _CHECKPOINTED if config.batching.gradient_checkpointing else _ACTIVATIONS
-    return NeededMemory(max(sampling, update, step), max(sampling, update + times * weights, step))
+    return int(times * weights * min(1.0, (EMBEDDED_BYTES / weights) ** (1 / 3))) if weights else 0
 
 
-def memory_on_gpus(model: str | Path | None, config: TrainConfig, *, processes: int) -> TrainingMemory:
-    """Of a training whose processes have a GPU each, beside vLLM. Activations are as on a CPU. What is sharded and what
-    each process holds whole is in `docs/distributed.md`."""
-    weights = weight_bytes(model)
+_BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![a-zA-Z])")
+
+
+def _named_bytes(model: str | Path | None) -> int:
+    """The weights in float32 of a model whose name has its billions of parameters, as Qwen/Qwen3-4B; else 0."""
+    named = _BILLIONS.search(str(model))
+    return int(float(named[1]) * 4e9) if named else 0
+
+
+def memory_on_gpus(
+    model: str | Path | None, config: TrainConfig, *, processes: int, weights: int | None = None
+) -> TrainingMemory:
+    """Of a training whose processes have a GPU each, beside vLLM. `docs/distributed.md` has what is sharded, and what
+    each process holds whole. `weights`: their bytes in float32, where the model is not on this disk."""
+    weights = weight_bytes(model) if weights is None else weights
     trained = 0 if config.lora.r else weights
     reference = weights if config.grpo.beta and (sharded() or not config.lora.r) else 0
     own, whole = weights + 2 * trained + reference, 0
     if by_deepspeed():
         own += trained  # its second copy
         whole = reference + (weights if zero_stage() == 2 else 0)
-    times = _CHECKPOINTED if config.batching.gradient_checkpointing else _ACTIVATIONS
     shards = processes if sharded() else 1
     rest = whole + (own - whole) // shards
     return TrainingMemory(
         processes=processes,
         at_rest=rest,
-        at_work=rest + trained // shards + times * weights // processes,
+        at_work=rest + trained // shards + _activations(config, weights) // processes,
         takes_turns=config.off_policy.max_off_policy_steps == 0,
     )
 
@@ -196,9 +212,11 @@ def plan_compute(
     dtype = config.sampled_in(on_cpu=on_cpu)
     shown = f"{len(seen)} {plural(len(seen), 'GPU')} ({', '.join(map(_gb, seen))})" if seen else "no GPU"
     lines, placement = [f"machine: {shown}"], Placement()
-    memory = memory_on_gpus(model, config, processes=here)
+    weights = weight_bytes(model)
+    guessed = 0 if weights or gpus is None else _named_bytes(model)  # what starts here is not refused by a name
+    memory = memory_on_gpus(model, config, processes=here, weights=weights or guessed)
     if config.engine == "vllm":
-        served = weight_bytes(model) * _WIDTHS.get(dtype, 4) // 4
+        served = (weights or guessed) * _WIDTHS.get(dtype, 4) // 4
         training = memory if seen else None
         placement = place_servers(config.vllm, [] if on_cpu else seen, weight_bytes=served, training=training)
         problems += placement.problems
@@ -215,7 +233,11 @@ def plan_compute(
             "sampler_dtype is bfloat16, for which this machine's processor has no instructions: rollouts may take "
             "twice as long as in float32; leave sampler_dtype out"
         )
-    lines += [_training(model, config, seen, here), *_sampling(config, placement, build, on_cpu, dtype)]
+    basis = f"{_gb(guessed)} of weights, by its name; " if guessed else ""
+    lines += [
+        _training(model, config, seen, here, memory if weights or guessed else None, basis),
+        *_sampling(config, placement, build, on_cpu, dtype),
+    ]
     if here_on_cpu and dtype == "float32" and has_bfloat16():
         lines.append("sampler_dtype: bfloat16 takes less time for rollouts on this processor (docs/benchmarks.md)")
     if seen and here > len(seen):
@@ -267,19 +289,25 @@ def context_of_rollouts(limits: Limits, tools: Toolset, tasks: Sequence[Task]) -
     return _OF_THE_TEMPLATE + shown + asked + limits.max_tokens + limits.max_turns * _OF_A_MESSAGE + results
 
 
-def _training(model: str | Path | None, config: TrainConfig, gpus: Sequence[int], processes: int) -> str:
+def _training(
+    model: str | Path | None,
+    config: TrainConfig,
+    gpus: Sequence[int],
+    processes: int,
+    memory: TrainingMemory | None,
+    basis: str,
+) -> str:
     name = str(model or "the embedded model")
     what = f"adapters of rank {config.lora.r} of {name}" if config.lora.r else f"all weights of {name}"
     passes = ", passes in bfloat16" if config.batching.bf16 else ""
     where = f"GPU{'s' * (processes > 1)} {', '.join(map(str, range(processes)))}" if gpus else "the CPU"
-    if not weight_bytes(model):
+    if memory is None:
         return f"training: {what}, float32{passes}, on {where}; what it takes is not known until the model is here"
     if not gpus:
         needed = needed_memory(model, config)
         return f"training: {what}, float32{passes}, on {where}; {_gb(needed.least)} to {_gb(needed.usual)} of memory"
-    memory = memory_on_gpus(model, config, processes=processes)
     return (
-        f"training: {what}, float32{passes}, on {where}; about {_gb(memory.at_work)} of each in an update, "
+        f"training: {what}, float32{passes}, on {where}; {basis}about {_gb(memory.at_work)} of each in an update, "
         f"{_gb(memory.at_rest)} while rollouts are sampled"
     )
 

@@ -1,4 +1,4 @@
-"""How the bridge and a server that keeps one world for each rollout talk about worlds.
+"""Control tools, by which the bridge tells a server that keeps one world for each rollout about worlds.
 
 A server that can hold many worlds offers *control tools*, marked in their MCP `_meta` with `CONTROL_META` and one of
 the verbs; `docs/servers.md` has their arguments and answers. They are never listed to the model and cannot be called

@@ -1,4 +1,4 @@
-"""What can go wrong in the bridge, apart from the policy's own mistakes.
+"""Errors of the bridge, apart from the policy's own mistakes.
 
 Two families: a `SourceError` is a mistake in what the user gave us and is found at start;
 a `ToolFailure` is infrastructure breaking during a run and leaves the rollout unscored.

@@ -1,5 +1,5 @@
-"""Database files in memory whose copies share the pages that they have in common, and SQLite connections over them,
-through SQLite's own interface for other kinds of file (https://sqlite.org/vfs.html).
+"""Database files in memory whose copies share the pages that they have in common. SQLite opens them through its own
+interface for other kinds of file (https://sqlite.org/vfs.html).
 
 The interface is C, and reached in the very library that the standard `sqlite3` module uses: so a world is an ordinary
 `sqlite3.Connection`, whatever its pages are kept in. A Python whose SQLite shows no symbols cannot do that.

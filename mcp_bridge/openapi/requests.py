@@ -1,5 +1,5 @@
-"""The arguments that a model gives for an operation, and the request made of them: path, query, headers and cookies by
-the style of each parameter, and the body.
+"""The request of an operation, made of the arguments that a model gives. Path, query, headers and cookies have the
+style of each parameter; the body comes last.
 
 Lists and objects inside lists and objects, for which OpenAPI has no form, are written as JSON, except under
 `deepObject`. An empty list or object, and `null`, are not sent.

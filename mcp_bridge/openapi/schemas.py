@@ -1,5 +1,5 @@
-"""Schemas of OpenAPI 3.0 and 3.1 as JSON Schema 2020-12, with every reference made `#/$defs/Name`, and the views of
-them that callers need: what may be sent, and what comes back.
+"""Schemas of OpenAPI 3.0 and 3.1 as JSON Schema 2020-12. Every reference becomes `#/$defs/Name`. Callers get the views
+that they need: what may be sent, and what comes back.
 
 By the letter, a value must fit exactly one schema of `oneOf`, and schemas that leave other properties open often fit
 one another's values: `{"kind": "Dog"}` is a Cat too. OpenAPI means the choice that the discriminating property names

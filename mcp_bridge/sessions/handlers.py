@@ -1,4 +1,4 @@
-"""What a server may ask of us while it works on a call, and who answers. Imports nothing of the SDK."""
+"""Handlers of what a server may ask of us while it works on a call. Imports nothing of the SDK."""
 
 from __future__ import annotations
 

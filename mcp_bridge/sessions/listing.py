@@ -1,4 +1,5 @@
-"""What a session offers: the server's tools, and its resources and prompts as tools where the user wants them."""
+"""The tools that a session offers. They are the server's, and its resources and prompts as tools where the user wants
+them."""
 
 from __future__ import annotations
 

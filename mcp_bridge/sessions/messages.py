@@ -1,4 +1,4 @@
-"""From a line of standard output, or an event, to a message of MCP; and what is wrong where it is none."""
+"""Messages of MCP, read from lines of standard output and from events. What is not a message is told, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which revision of MCP a session speaks: the one that the user names, or the newest that both sides know."""
+"""The revision of MCP that a session speaks. The user names it, or it is the newest that both sides know."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""An MCP server as a source of worlds: who gets a session of its own, what is said to the server for each world, and
-which worlds outlive their session.
-"""
+"""An MCP server as a source of worlds. It decides who gets a session of its own, tells the server of each world, and
+keeps the worlds that outlive their session."""
 
 from __future__ import annotations
 

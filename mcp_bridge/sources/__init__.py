@@ -1,1 +1,1 @@
-"""What users give, and what becomes of it: `mcp.json`, commands, URLs, server objects, functions."""
+"""Sources of tools that users give: `mcp.json`, commands, URLs, server objects, functions."""

@@ -1,4 +1,5 @@
-"""What a source is, before anything is started, and what its user may say of it. Secrets stay out of every repr.
+"""Specifications of sources, before anything is started, with what their user may say of them. Secrets stay out of
+every repr.
 
 The options are the `toolbake` object of an entry in an `mcp.json`; see `docs/tools.md`. Names of tools may hold `*` and
 `?`, as in file names. They are the names that the server gives.

@@ -1,5 +1,5 @@
-"""A cassette: a JSON Lines file with the recorded calls of tools, session by session; its writer, and recording from
-Python, where it grows as the worlds of any source are used.
+"""A cassette is a JSON Lines file with the recorded calls of tools, session by session. Its writer is here, and
+recording from Python, where it grows as the worlds of any source are used.
 
 Each line is one JSON object; its `kind` is `header`, `session` or `call`:
 

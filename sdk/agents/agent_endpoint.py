@@ -1,4 +1,4 @@
-"""What an agent of the user's gets for one rollout: where the model is, and where the tools are."""
+"""The endpoint of a user's agent for one rollout: where the model is, and where the tools are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user sees when something goes wrong: one clean message on stderr, and an exit code."""
+"""Failures of a command. The user sees one clean message on stderr and gets an exit code."""
 
 from __future__ import annotations
 

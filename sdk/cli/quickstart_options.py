@@ -1,4 +1,4 @@
-"""What the quickstart trains with, in one place."""
+"""The options that the quickstart trains with."""
 
 from __future__ import annotations
 

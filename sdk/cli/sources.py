@@ -1,4 +1,5 @@
-"""From the words on the command line to tools, tasks, verifiers and models, as the functions of `sdk` take them."""
+"""Sources on the command line: its words become the tools, tasks, verifiers and models that the functions of `sdk`
+take."""
 
 from __future__ import annotations
 

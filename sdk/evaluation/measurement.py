@@ -1,5 +1,6 @@
-"""Measurement of a policy: tasks run greedily, one rollout each unless asked otherwise, resumable from a run folder;
-of a saved model as its clients ask it, through the endpoint; and verdicts that were made elsewhere."""
+"""Measurement of a policy. Tasks run greedily, one rollout each unless asked otherwise, and a run folder resumes them.
+A saved model is also measured as its clients ask it, through the endpoint, and verdicts that were made elsewhere are
+read."""
 
 from __future__ import annotations
 

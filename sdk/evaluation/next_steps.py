@@ -1,4 +1,4 @@
-"""What to do after a training: sentences that its figures give reason to, each with what to change."""
+"""Advice after a training. Its figures give reason to sentences, each with what to change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Judges: `judge`, a verifier that asks a model; `fault_judge`, which names what went wrong first; `user_judge`, which
-looks at the model that plays a user; and audits, in which a policy judges."""
+"""Judges. `judge` is a verifier that asks a model, `fault_judge` names what went wrong first, and `user_judge` looks at
+the model that plays a user. In audits a policy judges."""
 
 from __future__ import annotations
 

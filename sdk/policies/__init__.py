@@ -1,1 +1,1 @@
-"""Who answers in a rollout: the embedded engine, vLLM, an endpoint, or a script."""
+"""Policies answer in a rollout: the embedded engine, vLLM, an endpoint, or a script."""

@@ -1,5 +1,5 @@
-"""Grammars: which tokens a reply may go on with, where it must have a form: calls in a model's own form whose arguments
-their schemas allow, or content by a schema.
+"""Grammars tell which tokens a reply may go on with. They hold it to calls in the model's own form whose arguments
+their schemas allow, or to content by a schema.
 
 llguidance parses the bytes of the tokens so far (an Earley parser over derivatives of regular expressions) and tells
 which tokens may be next. Where only one text may follow, that is the tokenizer's own token for it, so that a model is

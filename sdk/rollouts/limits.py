@@ -1,4 +1,5 @@
-"""What ends a rollout: what it may use up, named in its stop reason, and tools that give its final answer."""
+"""Limits of a rollout. It ends when it has used one up, which its stop reason names, or by a tool that gives its final
+answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a checked request to finished choices: prompt, sampling, grammar and stop strings."""
+"""Generation makes finished choices of a checked request: prompt, sampling, grammar and stop strings."""
 
 from __future__ import annotations
 

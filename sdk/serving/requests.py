@@ -1,5 +1,5 @@
-"""The requests under way: what is known of each while it is answered, which the log and the metrics read; the errors
-that they end with; how many may wait, and how they end when the server shuts down."""
+"""The requests under way. Each is known while it is answered, for the log and the metrics. Here are also the errors
+that requests end with, how many may wait, and how they end when the server shuts down."""
 
 from __future__ import annotations
 

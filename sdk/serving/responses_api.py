@@ -1,5 +1,5 @@
-"""OpenAI's Responses API: the body of `/v1/responses`, read strictly as the chat request that asks for the same; and
-answers, one object or the events of a stream that ends with it."""
+"""OpenAI's Responses API. The body of `/v1/responses` is read strictly, as the chat request that asks for the same. Its
+answers are one object, or the events of a stream that ends with it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Running the endpoint: a socket that is ours before the model is loaded, a thread that ends when told to, and
-connections whose clients have a limited time to send a request."""
+"""Running the endpoint. Its socket is ours before the model is loaded, and its thread ends when told to. Clients have a
+limited time to send a request."""
 
 from __future__ import annotations
 

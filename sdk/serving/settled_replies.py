@@ -1,4 +1,4 @@
-"""What of a growing reply counts for good: the listener of a stream hears of nothing else.
+"""The settled part of a growing reply. The listener of a stream hears of nothing else.
 
 What `parse_tagged_reply` reads of the complete text begins with what is known here. Back stays only what may become a
 mark, and white space that may be cut off.

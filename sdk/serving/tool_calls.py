@@ -1,4 +1,4 @@
-"""Calls as clients get them: arguments as text, also where the model did not finish them, and checked against the
+"""Calls as clients get them. Arguments are text, also where the model did not finish them, and are checked against the
 client's schemas where those are strict."""
 
 from __future__ import annotations

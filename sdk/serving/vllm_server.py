@@ -1,5 +1,5 @@
-"""vLLM as the server of a model: the command line with which it serves as was measured, which exports print, too; and
-the process that `toolbake serve` starts by it, watches and stops."""
+"""vLLM as the server of a model. Here is the command line that serves as was measured, which exports print, too.
+`toolbake serve` starts a process by it, watches it and stops it."""
 
 from __future__ import annotations
 

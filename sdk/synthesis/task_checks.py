@@ -1,5 +1,5 @@
-"""Checks of a task: its calls are played again in a fresh world, its request is compared with them, and a policy
-attempts it, which tells how hard it is and whether it is ambiguous.
+"""Checks of a task. Its calls are played again in a fresh world, and its request is compared with them. A policy
+attempts it, which shows how hard it is and whether it is ambiguous.
 
 What it expects must name tools, arguments and tables that there are: else nobody can win it.
 """

@@ -1,4 +1,4 @@
-"""From the scores of a step's groups to the advantage of each segment of their rollouts. Plain data: no torch."""
+"""Advantages of the segments of a step's rollouts, computed from the scores of their groups. Plain data: no torch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the trainers of both stages do that TRL's do not: they train sharded weights, stop at a gradient that is not
-finite, send no telemetry, and have callbacks that write metrics into the run folder, show progress, stop the training
+"""The base of both stages' trainers adds to TRL's what they lack. It trains sharded weights, stops at a gradient that
+is not finite, and sends no telemetry. Its callbacks write metrics into the run folder, show progress, stop the training
 and delete checkpoints."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From the groups of a step, with their advantages, to the rows that are trained. Plain data: no torch.
+"""The batch of a step: the rows that are trained, with the advantages of their groups. Plain data: no torch.
 
 Axes: P prompt tokens, T completion tokens.
 """

@@ -1,4 +1,4 @@
-"""What a training will compute where: which GPUs train, which sample, how much memory each takes, which servers start.
+"""The compute plan of a training: which GPUs train, which sample, how much memory each takes, and which servers start.
 
 Made before anything is loaded: a run that cannot work is refused, `toolbake train --dry-run` prints the plan, and
 `toolbake doctor --config` names what is wrong with it.

@@ -1,5 +1,5 @@
-"""Which tasks a step takes: every task at most once in each epoch of whole steps, or more of the kinds that still teach
-something.
+"""The curriculum chooses the tasks of a step: every task at most once in each epoch of whole steps, or more of the
+kinds that still teach something.
 
 A group teaches where its rollouts differ in score; where all are right or all wrong, GRPO's advantage is zero. The
 curriculum draws kinds of tasks in proportion to how much their latest groups differed, as the learnability p(1 - p) of

@@ -1,6 +1,6 @@
-"""What a step holds at the same time: the optimiser's moments wait in files while the model computes, Adam takes an
-eighth of the weights at a time with their moments alone in memory, and what one part of a step frees goes back to the
-system before the next one begins.
+"""Memory that a training step spares. The optimiser's moments wait in files while the model computes. Adam takes an
+eighth of the weights at a time, with their moments alone in memory. What one part of a step frees goes back to the
+system before the next part begins.
 
 Moments are read and written once a step, gradients and activations are there before and after. So neither needs to
 be in memory beside the other (ZeRO-Infinity, arXiv 2104.07857, section 5, does the same with the optimiser's state).

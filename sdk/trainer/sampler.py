@@ -1,4 +1,4 @@
-"""Who samples while a model is trained, and how the trainer's weights get there."""
+"""The sampler answers while a model is trained, and gets the trainer's weights."""
 
 from __future__ import annotations
 

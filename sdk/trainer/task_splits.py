@@ -1,4 +1,4 @@
-"""Which tasks a run trains on, keeps aside and measures on, and the options that depend on that."""
+"""The tasks that a run trains on, keeps aside and measures on, and the options that depend on that."""
 
 from __future__ import annotations
 

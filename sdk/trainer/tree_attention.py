@@ -1,5 +1,5 @@
-"""Rows of tokens as one tree in which every distinct prefix token is there once, and attention over that tree: every
-query reads exactly its own path.
+"""Rows of tokens as one tree, which has every distinct prefix token once. Attention over that tree lets every query
+read exactly its own path.
 
 The attention is registered with transformers under `ATTENTION_NAME`; a model set to it keeps its own projections and
 rotary positions.

@@ -1,4 +1,5 @@
-"""Who plays the users of a run's tasks: a script, rules, or a model, opened for the run; and their protocol."""
+"""Played users of a run's tasks: a script, rules, or a model plays them, opened for the run. Their protocol is here,
+too."""
 
 from __future__ import annotations
 

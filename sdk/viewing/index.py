@@ -1,5 +1,5 @@
-"""The index of some runs' rollouts: where each lies in its file, read once and on from there as the file grows; and
-what the page shows of a run as a whole."""
+"""The index of the rollouts of some runs. It finds each in its file, which is read once, and on from there as it grows.
+It also holds what the page shows of a run as a whole."""
 
 from __future__ import annotations
 

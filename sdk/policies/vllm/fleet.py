@@ -1,5 +1,5 @@
-"""The fleet of vLLM replicas: which of them takes a request, how all of them get the same weights, and who looks after
-each: a thread that notices within seconds that it broke, and starts it again if it can.
+"""The fleet of vLLM replicas. It chooses the replica of each request and gives all replicas the same weights. A thread
+for each replica notices within seconds that it broke, and starts it again if it can.
 
 A request is admitted to a replica that is up, while no weights are being exchanged; until it leaves, the replica keeps
 the weights that it was admitted with. So the version of each token is known, also where publication and sampling meet.

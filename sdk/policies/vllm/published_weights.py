@@ -1,5 +1,5 @@
-"""Published weights: a folder with all of them, a LoRA adapter under a new name, or a transfer through vLLM's own
-interface (shared memory, NCCL or CUDA IPC)."""
+"""Published weights. They are a folder with all of them, a LoRA adapter under a new name, or a transfer through vLLM's
+own interface (shared memory, NCCL or CUDA IPC)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The command that starts a server: the vLLM of an environment, its arguments, the GPUs that it takes beside those that
-train, and how much of their memory.
+"""The command that starts a server. It names the vLLM of an environment, its arguments, the GPUs that it takes beside
+those that train, and the share of their memory.
 
 A plan is made of numbers alone, so that it can be printed, checked and tested where there is no GPU.
 """

@@ -717,7 +717,10 @@ class ObjectTwin(Sandbox):
         present = self.present(scenario)
         world = {name: make() for name, make in self._makers.items() if name in present}
         if self._begins_with_a_copy:  # makers may give what other worlds have, too
-            world = self._copy(world)
+            try:
+                world = self._copy(world)
+            except TypeError as error:
+                raise SourceError(f"{', '.join(world)}: {error}") from error
         start = None if self._load is None else self._load(self._given(world), seed, scenario)
         self._begin(world, start or self._start, frozenset(self.hidden(scenario)))
 

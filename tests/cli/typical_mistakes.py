@@ -145,6 +145,10 @@ MISTAKES: dict[str, Mistake] = {
         *(lambda: sdk.solve(ObjectTwin(Counter), "Hi", 'count(text="a")'), "cannot pickle '_thread.lock' object"),
         *("Counter.count", "give ObjectTwin(..., copy=...)"),
     ),
+    "an object that is there already and cannot be copied": Mistake(
+        *(lambda: ObjectTwin(Counter()), "cannot pickle '_thread.lock' object", "Counter: "),
+        "give ObjectTwin(..., copy=...)",
+    ),
     "a model folder that is not there": Mistake(
         "tools desk.py:tools --model ./none", "no model folder './none'", "model:", "a model (it has a config.json)"
     ),

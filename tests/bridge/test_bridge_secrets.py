@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from listening_servers import serving
 from mcp import Client
@@ -152,6 +152,7 @@ def test_a_secret_at_the_cut_of_a_long_label_is_not_shown_in_part() -> None:
 
 @given(st.lists(st.text(), max_size=5), st.text(alphabet="abcdefghij0123456789", min_size=6))
 def test_no_arguments_before_it_make_a_flags_value_visible(before: list[str], value: str) -> None:
+    assume(not any(value in one for one in before))
     spec = StdioSpec("", "x", (*before, f"--password={value}"))
     assert value not in spec.label
 

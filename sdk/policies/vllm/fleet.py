@@ -670,11 +670,13 @@ class Watcher:
     def _forgotten(self) -> str | None:
         """Whether it was started again since it took weights, and nobody saw it, or has a part of new ones; as `_probe`
         says it."""
-        if self._fleet.mark is None:
-            self._engine_heard = time.monotonic()
-            return None  # it would not know the adapter, which the next request finds out
         with self._fleet.state.changed:
             held = self._replica.holds
+        # A server that does not know the adapter is found out by the next request. Below an adapter a server may have
+        # others where somebody else started it again; ours are started by us.
+        if self._fleet.mark is None or (isinstance(held, Adapter) and self._replica.process is not None):
+            self._engine_heard = time.monotonic()
+            return None
         try:
             has = held_version(self._replica.url, self._client)
         except httpx.TimeoutException:

@@ -205,6 +205,15 @@ StrictTools = Annotated[
     ),
 ]
 Seed = Annotated[int, sampling_opt("--seed", "What sampling depends on where the temperature is above 0.")]
+VerdictFiles = Annotated[
+    list[str] | None,
+    report_opt(
+        "--verdicts NAME=FILE",
+        'A baseline that was judged elsewhere: lines such as {"task": "t7", "score": 1}. May be given several '
+        "times; the first is that of an evaluation, unless --baseline names another.",
+        default="none",
+    ),
+]
 Threshold = Annotated[float, report_opt("--threshold", "A score that reaches this is a success.")]
 Host = Annotated[str, opt("--host", "The address to listen on. One that other machines reach needs a key.")]
 ClientsKey = Annotated[

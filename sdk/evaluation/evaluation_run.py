@@ -46,10 +46,10 @@ from ..verifiers import VerifierLike, check_verifier, verifier_identity
 from .conditions import FAMILY, Price, read_prices, require_cluster
 from .faults import FaultJudge, find_faults, judged_faults
 from .measurement import (
-    OutsideVerdicts,
     measure,
     outside_faults,
     outside_rollouts,
+    plain_verdicts,
     read_verdicts,
     require_other_names,
 )
@@ -316,7 +316,7 @@ async def evaluate_async(
             **users_identity(user_model, user_judge),
             **({"samples": samples} if samples > 1 else {}),
             **weights,
-            **({"verdicts": digest(_plain_verdicts(elsewhere))} if elsewhere else {}),
+            **({"verdicts": digest(plain_verdicts(elsewhere))} if elsewhere else {}),
             "temperature": temperature,
             "seed": seed,
         }
@@ -355,15 +355,11 @@ async def evaluate_async(
             )
             if folder is not None:
                 stages = dict(zip(measured, (c.stage for c in plan.conditions), strict=True))
-                noted = _plain_verdicts(elsewhere)
+                noted = plain_verdicts(elsewhere)
                 note_conditions(folder, stages, source.tools, policies=policies, pairs=pairs, verdicts=noted)
                 report.draw(folder.path)
                 report.write(folder.path)
     return report
-
-
-def _plain_verdicts(verdicts: OutsideVerdicts) -> dict[str, Any]:
-    return {name: [one.model_dump(mode="json", exclude_defaults=True) for one in of] for name, of in verdicts.items()}
 
 
 def _pairs(

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -241,6 +242,11 @@ def outside_rollouts(verdicts: OutsideVerdicts, tasks: Sequence[Task]) -> dict[s
                 f"{tasks[0].id!r}; give verdicts on these tasks"
             )
     return conditions
+
+
+def plain_verdicts(verdicts: OutsideVerdicts) -> dict[str, Any]:
+    """As a run's folder keeps them."""
+    return {name: [one.model_dump(mode="json", exclude_defaults=True) for one in of] for name, of in verdicts.items()}
 
 
 def outside_faults(rollouts: Sequence[Rollout], threshold: float) -> dict[str, Fault]:

@@ -246,7 +246,6 @@ def build_report(
     cluster_by: str = FAMILY,
     pairs: Sequence[tuple[str, str]] | None = None,
     prices: Mapping[str, Price] | None = None,
-    tools: Sequence[Tool] = (),
     faults: Mapping[str, Mapping[str, Fault]] | None = None,
 ) -> Report:
     """Compare conditions, given in the order they happened, each with its rollouts on the same held-out tasks.
@@ -256,7 +255,7 @@ def build_report(
 
     `cluster_by`: `family`, or the name of a tag: intervals count its values, not tasks. `pairs`: names of conditions to
     compare, (first, second); as in training where None. `prices`: by condition. `faults`: by condition and rollout, as
-    `sdk.evaluation.faults` finds and judges them; found by rules where None, better so with the `tools`.
+    `sdk.evaluation.faults` finds and judges them; found by rules, without the tools' schemas, where None.
 
     Raises `ValueError` without conditions, `ConfigError` where one has a rollout twice, for a threshold that is no
     finite number, for a pair with another name, and for a tag that no task has.
@@ -269,7 +268,7 @@ def build_report(
         raise ConfigError(f"pairs names {unknown[0]!r}, which is not a condition; there are {', '.join(conditions)}")
     require_cluster(cluster_by, [rollout.task for rollouts in conditions.values() for rollout in rollouts])
     found = {
-        name: find_faults(rollouts, threshold=success_threshold, tools=tools) if faults is None else faults[name]
+        name: find_faults(rollouts, threshold=success_threshold) if faults is None else faults[name]
         for name, rollouts in conditions.items()
     }
     scale = score_bounds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,19 @@ from ..agents import agent_facts, agent_identity, host_of, program_of, require_o
 from ..connecting import connect
 from ..errors import ConfigError, ToolbakeError
 from ..evaluation.conditions import FAMILY, in_order
-from ..evaluation.measurement import SERVED, UNTRAINED, ServedSummary, measure, measure_served, summarise_served
+from ..evaluation.measurement import (
+    SERVED,
+    UNTRAINED,
+    OutsideVerdicts,
+    ServedSummary,
+    measure,
+    measure_served,
+    outside_faults,
+    outside_rollouts,
+    plain_verdicts,
+    read_verdicts,
+    summarise_served,
+)
 from ..evaluation.report import CONDITIONS, Report, build_report
 from ..evaluation.report_text import render_short_markdown
 from ..policies.model_source import (
@@ -76,7 +88,7 @@ if TYPE_CHECKING:
 
 WARM, TRAINED = "after_warm_start", "after_grpo"
 CHOSEN = "chosen on validation"
-_AFTER_WARM_START = "after warm start"
+_AFTER_WARM_START, _AFTER_GRPO = "after warm start", "after GRPO"
 _MAX_STEPS = "train.grpo.max_steps"
 """The option that may be larger when a run goes on, in the configuration of its folder."""
 
@@ -116,6 +128,7 @@ async def train_async(
     user_judge: UserJudge | None = None,
     auditor: ModelSource = None,
     teacher: ModelSource = None,
+    verdicts: Mapping[str, str | Path] | None = None,
     handlers: Handlers | None = None,
     connect_timeout_s: float = 120.0,
     progress: Progress | None = None,
@@ -131,8 +144,9 @@ async def train_async(
     `docs/users.md`.
     `auditor`: a second policy that audits the rollouts (`grpo.audits_per_step`) in place of the one that is trained.
     `teacher`: another model whose verified rollouts are the demonstrations, where no training task has one.
-    `handlers`: who answers what servers ask during calls; other answers are another run. `connect_timeout_s`: how long
-    a server may take to start.
+    `verdicts`: files of verdicts that were made elsewhere, by name: report and curve compare the model with them, and a
+    run that goes on may get others. `handlers`: who answers what servers ask during calls; other answers are another
+    run. `connect_timeout_s`: how long a server may take to start.
 
     Raises `ConfigError`, `ModelError`, `RunFolderError` or `mcp_bridge.SourceError` before work is lost; a run that
     was killed goes on from its folder when called again in the same way.
@@ -158,6 +172,8 @@ async def train_async(
         await anyio.to_thread.run_sync(join)
     try:
         tasks = split_for_training(prompts, options)
+        elsewhere = read_verdicts(verdicts, (UNTRAINED, _AFTER_WARM_START, _AFTER_GRPO, CHOSEN))
+        outside_rollouts(elsewhere, tasks.heldout)  # refused before anything starts
         counts_steps = options.warm_start.max_steps is None
         options, settled = settle(options, tasks)
         require_a_way_to_learn(tasks, options)
@@ -224,7 +240,8 @@ async def train_async(
                 )
                 for line in [*settled, *filter(None, [shared_state_line(context.tools)])]:
                     progress.say(line)
-                result = await _Run(options, context, tasks, program, counts_steps=counts_steps).through(model)
+                run = _Run(options, context, tasks, program, elsewhere, counts_steps=counts_steps)
+                result = await run.through(model)
     except BaseException as error:
         tell("failed", str(error) or type(error).__name__)
         raise
@@ -294,13 +311,16 @@ class _Run:
         context: RunContext,
         tasks: ThreeWaySplit,
         program: AgentProgram | None,
+        elsewhere: OutsideVerdicts,
         *,
         counts_steps: bool,
     ) -> None:
-        """`counts_steps`: the steps of the warm start are by the demonstrations, also by those that are found."""
+        """`elsewhere`: verdicts to compare with. `counts_steps`: the steps of the warm start are by the demonstrations,
+        also by those that are found."""
         self.config = config
         self.counts_steps = counts_steps
         self.program = program
+        self.elsewhere = elsewhere
         self.context = context
         self.tools, self.folder, self.progress = context.tools, context.run_folder, context.progress
         self.train, self.validation, self.heldout = tasks
@@ -364,7 +384,7 @@ class _Run:
                 await self._measure(learner, engine, WARM, _AFTER_WARM_START)
             if self.config.grpo.max_steps:
                 await learner.grpo(engine, self.train, self.validation)
-                await self._measure(learner, engine, TRAINED, "after GRPO")
+                await self._measure(learner, engine, TRAINED, _AFTER_GRPO)
             if self.validation:
                 await self._choose(learner, engine)
             learner.save()
@@ -487,14 +507,20 @@ class _Run:
         )
 
     def _write_report(self, facts: dict[str, Any], served: ServedSummary | None) -> Report:
+        from ..evaluation.faults import find_faults
         from ..evaluation.plots import learning_curve
         from ..evaluation.report import TrainingSummary, call_facts, guard_facts, note_conditions, run_facts
 
         metrics = self.folder.read_metrics()
         training = TrainingSummary.from_metrics(metrics, stage=GRPO) if self.config.grpo.max_steps else None
-        pairs = self._pairs()
+        threshold = self.config.evaluation.success_threshold
+        outside = outside_rollouts(self.elsewhere, self.heldout)
+        pairs = [*((name, list(self.conditions)[-1]) for name in outside), *self._pairs()]
+        faults = {name: outside_faults(rollouts, threshold) for name, rollouts in outside.items()}
+        for name, rollouts in self.conditions.items():
+            faults[name] = find_faults(rollouts, threshold=threshold, tools=self.tools.tools)
         report = build_report(
-            self.conditions,
+            {**outside, **self.conditions},
             run={
                 **facts,
                 "tool_prompt": describe_trained(self.config.tool_prompt),
@@ -508,13 +534,14 @@ class _Run:
                 **agent_facts(self.program, (one for found in self.conditions.values() for one in found)),
             },
             training=training,
-            success_threshold=self.config.evaluation.success_threshold,
-            tools=self.tools.tools,
+            success_threshold=threshold,
             pairs=pairs,
+            faults=faults,
         )
         report.served = served
         report.next_steps = self._next_steps(report, training)
-        note_conditions(self.folder, self.stages, self.tools.tools, pairs=pairs)
+        noted = plain_verdicts(self.elsewhere)
+        note_conditions(self.folder, self.stages, self.tools.tools, pairs=pairs, verdicts=noted)
         learning_curve(metrics, report.conditions, self.folder.curve_png, stage=GRPO)
         report.write(self.folder.path)
         self.folder.finish_stage("report", {"conditions": list(self.conditions)})
@@ -531,7 +558,7 @@ class _Run:
     def _next_steps(self, report: Report, training: TrainingSummary | None) -> list[str]:
         from ..evaluation.next_steps import next_steps
 
-        measured = [name for name in report.conditions if name != CHOSEN]
+        measured = [name for name in self.conditions if name != CHOSEN]
         kept = self.choice["validation"]["success"] if self.validation else {}
         rates = [rate.interval.estimate for name in measured[-2:] if (rate := report.conditions[name].success)]
         return next_steps(

@@ -158,3 +158,27 @@ def test_a_task_tagged_for_validation_that_is_also_on_another_side_is_an_error(t
     tagged = [{"prompt": prompt, "id": side, "tags": {"split": side}} for side, prompt in sides.items()]
     with pytest.raises(ConfigError, match=r"validation.* have the same prompt and setup"):
         split_for_training(tagged, sdk.TrainConfig())
+
+
+def test_a_run_is_compared_with_verdicts_from_elsewhere_also_when_it_is_finished(
+    run: sdk.TrainResult, tiny_model_dir: Path, weighs: WeighsTheFolder, tmp_path: Path
+) -> None:
+    held_out = [one.task.id for one in RunFolder.open_to_read(run.run_dir).read_rollouts("untrained")]
+    (tmp_path / "large.jsonl").write_text("".join(f'{{"task": "{name}", "score": 0}}\n' for name in held_out[:2]))
+    curve = (run.run_dir / "learning_curve.png").read_bytes()
+    given = ([get_order], TASKS, only_the_first_step_is_good, tiny_model_dir, weighs.folder, CONFIG)
+    report = sdk.train(*given, verdicts={"large": tmp_path / "large.jsonl"}).report
+    assert list(report.conditions) == ["large", *run.report.conditions]
+    first, *others = report.comparisons
+    assert (first.first, first.second, first.tasks, first.gained) == ("large", "chosen on validation", 2, 2)
+    assert [(one.first, one.second) for one in others] == [(c.first, c.second) for c in run.report.comparisons]
+    assert report.errors["chosen on validation"].changes["unexplained"].fixed == 2  # errors of the baseline it solves
+    assert report.next_steps == run.report.next_steps
+    assert (run.run_dir / "learning_curve.png").read_bytes() != curve
+    assert report_of(run.run_dir).comparisons == report.comparisons
+    (tmp_path / "large.jsonl").write_text('{"task": "elsewhere", "score": 0}')
+    with pytest.raises(ConfigError, match="'large' judges none of the 3 tasks"):
+        sdk.train(*given, verdicts={"large": tmp_path / "large.jsonl"})
+    with pytest.raises(ConfigError, match="'after GRPO' is the name of a policy"):
+        sdk.train(*given, verdicts={"after GRPO": tmp_path / "large.jsonl"})
+    assert sdk.train(*given).report.conditions == run.report.conditions

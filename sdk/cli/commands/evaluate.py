@@ -41,15 +41,6 @@ PolicyPrompts = Annotated[
 Baseline = Annotated[
     str | None, options.report_opt("--baseline NAME", "What the others are compared with.", default="the first")
 ]
-VerdictFiles = Annotated[
-    list[str] | None,
-    options.report_opt(
-        "--verdicts NAME=FILE",
-        'A baseline that was judged elsewhere: lines such as {"task": "t7", "score": 1}. May be given several '
-        "times; the first is the baseline, unless --baseline names another.",
-        default="none",
-    ),
-]
 ToolPrompts = Annotated[
     list[str] | None,
     options.model_opt(
@@ -168,7 +159,7 @@ def evaluate(
     policy_key: PolicyKeys = None,
     policy_prompt: PolicyPrompts = None,
     baseline: Baseline = None,
-    verdicts: VerdictFiles = None,
+    verdicts: options.VerdictFiles = None,
     tool_prompt: ToolPrompts = None,
     samples: Samples = 1,
     split: Split = None,

@@ -94,6 +94,7 @@ def train(
     auditor_key: options.AuditorKey = None,
     teacher: options.Teacher = None,
     teacher_key: options.TeacherKey = None,
+    verdicts: options.VerdictFiles = None,
     handlers: options.HandlersName = None,
     connect_timeout: options.ConnectTimeout = 120.0,
     as_json: options.AsJson = False,
@@ -117,6 +118,7 @@ def train(
         --set tool_prompt.names=0.5
       toolbake train --verifier expected --config train.json --dry-run --gpus 80,80
       toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --agent 'node agent.js'
+      toolbake train mcp.json tasks.jsonl --verifier checks.py:verify --verdicts gpt-4=gpt-4.jsonl
     """
     when_interrupted(RESUMABLE)
     from ...process import printing_to_stderr, quiet_bars
@@ -145,6 +147,7 @@ def train(
         "user_model": sources.user_source(user_model, user_key),
         "auditor": sources.second_model(auditor, auditor_key, "--auditor", "--auditor-key"),
         "teacher": sources.second_model(teacher, teacher_key, "--teacher", "--teacher-key"),
+        "verdicts": options.named_values(verdicts, "--verdicts"),
         "handlers": asked,
         "connect_timeout_s": connect_timeout,
     }

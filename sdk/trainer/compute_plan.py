@@ -299,7 +299,7 @@ def _training(
 ) -> str:
     name = str(model or "the embedded model")
     what = f"adapters of rank {config.lora.r} of {name}" if config.lora.r else f"all weights of {name}"
-    passes = ", passes in bfloat16" if config.batching.bf16 else ""
+    passes = ", passes in bfloat16" if mixed_precision(config) == "bf16" else ""
     where = f"GPU{'s' * (processes > 1)} {', '.join(map(str, range(processes)))}" if gpus else "the CPU"
     if memory is None:
         return f"training: {what}, float32{passes}, on {where}; what it takes is not known until the model is here"

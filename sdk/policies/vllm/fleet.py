@@ -457,7 +457,7 @@ class Fleet:
         for replica in self.replicas:
             if replica.process is None and replica.condition == "up":
                 self.unload_unused(replica)
-        for weights in (self._current, self._below, *self._adapters.values()):
+        for weights in (self._below, *self._adapters.values()):
             weights.remove()
         self.client.close()
 

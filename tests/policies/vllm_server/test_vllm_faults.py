@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sdk.errors import ConfigError, PolicyFailure
 from sdk.policies.grammar import GrammarTokenizer
 from sdk.policies.protocol import Sampling
 from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
+from sdk.policies.vllm.fleet import Fleet
 from sdk.trainer import sampler
 
 
@@ -191,10 +193,7 @@ async def test_full_weights_wait_for_requests_under_way(server: TokenServer, tmp
         flying = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
         await asyncio.to_thread(server.waiting.acquire)
         publishing = asyncio.create_task(asyncio.to_thread(policy.publish, state(1.0), version=1))
-        # Nothing that can be seen from outside says that it has begun to wait for the request.
-        async with asyncio.timeout(20):
-            while not policy._fleet._exchanging:  # noqa: ASYNC110
-                await asyncio.sleep(0)
+        await until(policy, exchanging)
         late = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
         assert server.weights == "as started"
         server.release()
@@ -352,19 +351,24 @@ async def test_the_trainers_gpu_memory_is_given_back_before_the_server_beside_it
     assert order == ["empty_cache", "/sleep?level=1", "empty_cache", "/wake_up"]
 
 
-def exchanging(policy: VllmPolicy) -> None:
-    """Returns when no request is admitted any more."""
-    fleet = policy._fleet
-    with fleet.state.changed:
-        while not fleet._exchanging:
-            fleet.state.changed.wait(0.01)
+async def until(policy: VllmPolicy, holds: Callable[[Fleet], bool]) -> None:
+    """Returns when something holds of the servers."""
+
+    def wait() -> bool:
+        with policy._fleet.state.changed:
+            return policy._fleet.state.changed.wait_for(lambda: holds(policy._fleet), timeout=20)
+
+    assert await asyncio.to_thread(wait)
 
 
-def up_again(policy: VllmPolicy) -> None:
-    """Returns when whoever looks after the server has found it well."""
-    fleet = policy._fleet
-    with fleet.state.changed:
-        fleet.state.changed.wait_for(lambda: fleet.replicas[0].condition != "suspect", timeout=20)
+def exchanging(fleet: Fleet) -> bool:
+    """Whether no request is admitted any more."""
+    return fleet._exchanging
+
+
+def up_again(fleet: Fleet) -> bool:
+    """Whether whoever looks after the server has found it well."""
+    return fleet.replicas[0].condition != "suspect"
 
 
 async def test_a_request_waits_for_weights_longer_than_for_a_server(server: TokenServer, tmp_path: Path) -> None:
@@ -374,7 +378,7 @@ async def test_a_request_waits_for_weights_longer_than_for_a_server(server: Toke
         longest = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
         await asyncio.to_thread(server.waiting.acquire)
         publication = asyncio.create_task(asyncio.to_thread(policy.publish, state(2.0), version=1))
-        await asyncio.to_thread(exchanging, policy)
+        await until(policy, exchanging)
         waiting = asyncio.create_task(policy.sample([6], sampling=EIGHT, seed=3))
         assert await asyncio.wait({waiting}, timeout=0.3) == (set(), {waiting})
         server.release()
@@ -391,10 +395,10 @@ async def test_a_server_is_not_started_again_because_it_does_not_have_the_weight
         other = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
         await asyncio.to_thread(server.waiting.acquire)
         publication = asyncio.create_task(asyncio.to_thread(policy.publish, state(2.0), version=1))
-        await asyncio.to_thread(exchanging, policy)
+        await until(policy, exchanging)
         (replica,) = policy._fleet.replicas
         policy._fleet.suspect(replica, "HTTP 500")
-        await asyncio.to_thread(up_again, policy)
+        await until(policy, up_again)
         server.release()
         assert (await other).version == 0
         await publication

@@ -137,7 +137,7 @@ Auditor = Annotated[
     str | None,
     model_opt(
         "--auditor MODEL",
-        f"Audits rollouts in training (grpo.audits_per_step): {A_MODEL}.",
+        f"Audits rollouts in training (audits.per_step): {A_MODEL}.",
         default="the policy that is trained",
     ),
 ]

@@ -61,7 +61,7 @@ class Audits:
     def tasks(self, step: int, rollouts: Sequence[Rollout]) -> list[Task]:
         """Which rollouts are audited: as many wrong ones as right ones, drawn anew in each step.
 
-        Fewer than `audits_per_step` where too few of a kind answered. Canary tasks are left out: every reward of theirs
+        Fewer than `audits.per_step` where too few of a kind answered. Canary tasks are left out: every reward of theirs
         is wrong.
         """
         config = self._config
@@ -71,7 +71,7 @@ class Audits:
             return []
         found = audit_tasks(candidates, threshold=config.evaluation.success_threshold)
         kinds = [[task for task in found if task.expected["audit_error"] is wrong] for wrong in (True, False)]
-        count = min(config.grpo.audits_per_step // 2, *map(len, kinds))
+        count = min(config.audits.per_step // 2, *map(len, kinds))
         chance = random.Random(derive_seed(config.seed, AUDIT, step))
         return [task for kind in kinds for task in chance.sample(sorted(kind, key=lambda task: task.id), count)]
 
@@ -82,7 +82,7 @@ class Audits:
         return build_batch(groups, self._config.changed({"grpo.advantages": "rollout", "grpo.domain": None}))
 
     def charged(self, groups: Sequence[Sequence[Rollout]], rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """A step's rollouts as they are compared: each wrong one is worth `grpo.audit_cost` less, times the share of
+        """A step's rollouts as they are compared: each wrong one is worth `audits.cost` less, times the share of
         its scored audits that called out the error.
 
         Not in a group of equal scores: not all of its rollouts were audited, and there it would be the whole signal
@@ -97,7 +97,7 @@ class Audits:
             calls = [r.verdict.components["right_call"] for r in group if r.scored and r.verdict is not None]
             if calls and group[0].task.expected["audit_error"]:
                 share = sum(calls) / len(calls)
-                lost[group[0].task.id.removeprefix(f"{AUDIT}/")] = self._config.grpo.audit_cost * share
+                lost[group[0].task.id.removeprefix(f"{AUDIT}/")] = self._config.audits.cost * share
         differ = {group for group, found in scores.items() if len(found) > 1}
         return [_cheaper(one, lost.get(one.id, 0.0) if one.group in differ else 0.0) for one in rollouts]
 
@@ -112,7 +112,7 @@ class Audits:
             "unscored": stats.unscored,
             "groups": stats.groups,
             "groups_with_signal": stats.groups_with_signal,
-            "groups_left_out": self._config.grpo.audits_per_step - stats.groups,
+            "groups_left_out": self._config.audits.per_step - stats.groups,
             "trained_tokens": stats.trained_tokens,
             "reward": stats.mean_score,
             **shares,

@@ -159,10 +159,7 @@ class GrpoOptions(_Options):
     Example: `GrpoOptions(max_steps=40, num_generations=16, learning_rate=1e-6)`
     """
 
-    _needs = (
-        ("audit_cost", "audits_per_step", "set that, such as 4"),
-        ("ref_model_sync_steps", "beta", "set beta, such as 0.001"),
-    )
+    _needs = (("ref_model_sync_steps", "beta", "set beta, such as 0.001"),)
     max_steps: int = Field(default=26, ge=0)
     """Optimiser steps of GRPO; 0 stops after the warm start."""
     prompts_per_step: int = Field(default=8, ge=1)
@@ -227,14 +224,6 @@ class GrpoOptions(_Options):
     in their domain in place of their group's, so that no domain drowns another (AgentRL, arXiv 2510.04206)."""
     mask_truncated_completions: bool = False
     """Do not train rollouts that a token limit ended (DAPO, section 3.4). They count in their group's baseline."""
-    audits_per_step: int = Field(default=0, ge=0, multiple_of=2)
-    """Rollouts of a step that the policy also audits, each in a group of `num_generations`, with advantages of their
-    own: it learns to call out wrong answers in the same run. Half of them are wrong ones; fewer are taken where there
-    are not enough. 0: none."""
-    audit_cost: float = Field(default=0.0, ge=0)
-    """What a wrong rollout is worth less where all of its audits call out the error; the share of it where some do. It
-    counts in the comparison within its group, where scores differ there, and not in the reward that is recorded. Right
-    ones lose nothing."""
     save_steps: int = Field(default=10, ge=1)
     """Steps between checkpoints. A killed run repeats at most this many."""
 
@@ -247,8 +236,6 @@ class GrpoOptions(_Options):
     @model_validator(mode="after")
     def _nothing_idle(self) -> GrpoOptions:
         loss, level = self.loss_type, self.importance_sampling_level
-        if self.audit_cost and self.advantages == "turn":
-            raise ValueError('audit_cost lowers a rollout\'s score, and advantages "turn" does not look at it')
         if loss == "luspo" and level == "token":
             raise ValueError("loss_type luspo weighs whole rows; leave importance_sampling_level out")
         if loss == "vespo" and level == "sequence":
@@ -440,6 +427,20 @@ class OffPolicyOptions(_Options):
     more than so many nats on average (DeepSeek-V3.2, arXiv 2512.02556); none where None."""
 
 
+class AuditOptions(_Options):
+    """Audits of a step's rollouts: whether a wrong answer is called out, see `docs/verifiers.md`."""
+
+    _needs = (("cost", "per_step", "set that, such as 4"),)
+    per_step: int = Field(default=0, ge=0, multiple_of=2)
+    """Rollouts of a step that the policy also audits, each in a group of `grpo.num_generations`, with advantages of
+    their own: it learns to call out wrong answers in the same run. Half of them are wrong ones; fewer are taken where
+    there are not enough. 0: none."""
+    cost: float = Field(default=0.0, ge=0)
+    """What a wrong rollout is worth less where all of its audits call out the error; the share of it where some do. It
+    counts in the comparison within its group, where scores differ there, and not in the reward that is recorded. Right
+    ones lose nothing."""
+
+
 class RolloutOptions(_Options):
     """How the rollouts of a step are played."""
 
@@ -573,6 +574,7 @@ class TrainConfig(_Options):
     batching: BatchingOptions = BatchingOptions()
     curriculum: CurriculumOptions = CurriculumOptions()
     off_policy: OffPolicyOptions = OffPolicyOptions()
+    audits: AuditOptions = AuditOptions()
     rollouts: RolloutOptions = RolloutOptions()
     limits: Limits = Limits()
     alarms: AlarmOptions = AlarmOptions()
@@ -661,6 +663,8 @@ class TrainConfig(_Options):
                 "rollouts.strict_tools is true, and batching.shared_prefix is false: TRL's padded forward has no "
                 "probabilities under a grammar; set batching.shared_prefix to true, or rollouts.strict_tools to false"
             )
+        if self.audits.cost and self.grpo.advantages == "turn":
+            raise ValueError('audits.cost lowers a rollout\'s score, and grpo.advantages "turn" does not look at it')
         if self.rollouts.branches and self.grpo.advantages == "turn":
             raise ValueError(
                 'rollouts.branches decides how rollouts are compared, and grpo.advantages "turn" compares turns; leave '

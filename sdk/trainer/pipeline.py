@@ -142,7 +142,7 @@ async def train_async(
     mapping, or a JSON or YAML file. `agent`: an agent of your own that plays the rollouts, see `docs/agents.md`;
     another one is another run. `user_model`: plays the users of all tasks, and `user_judge` looks at them, see
     `docs/users.md`.
-    `auditor`: a second policy that audits the rollouts (`grpo.audits_per_step`) in place of the one that is trained.
+    `auditor`: a second policy that audits the rollouts (`audits.per_step`) in place of the one that is trained.
     `teacher`: another model whose verified rollouts are the demonstrations, where no training task has one.
     `verdicts`: files of verdicts that were made elsewhere, by name: report and curve compare the model with them, and a
     run that goes on may get others. `handlers`: who answers what servers ask during calls; other answers are another
@@ -153,8 +153,8 @@ async def train_async(
     """
     require_extra("train", "sdk.train", ConfigError)
     options = TrainConfig.of(config)
-    if auditor is not None and not options.grpo.audits_per_step:
-        raise ConfigError("auditor does nothing while grpo.audits_per_step is 0; set that, such as 4")
+    if auditor is not None and not options.audits.per_step:
+        raise ConfigError("auditor does nothing while audits.per_step is 0; set that, such as 4")
     beside = {"auditor": auditor, "teacher": teacher}
     labels = {name: second_label(model) for name, model in beside.items() if model is not None}
     progress = progress or Silent()

@@ -152,7 +152,7 @@ class Collector:
         self._further: dict[str, float] = {}
         """Of the latest step: what the further rounds cost that replace groups without signal."""
         self._groups = self._judging_of_groups()
-        self._audits = Audits(engine, config, context) if config.grpo.audits_per_step else None
+        self._audits = Audits(engine, config, context) if config.audits.per_step else None
         self.audit_figures: dict[str, Any] = {}
         """Of the latest step; empty where there are no audits."""
         self.validating = Validating(engine, validation, config, context)
@@ -249,7 +249,7 @@ class Collector:
         self.rollout_seconds += time.monotonic() - started
         own = audits.batch(groups)
         self.audit_figures = audits.figures(groups, own)
-        if self._config.grpo.audit_cost:
+        if self._config.audits.cost:
             charged = audits.charged(groups, rollouts)
             lost = [one.verdict.score - two.verdict.score for one, two in zip(rollouts, charged, strict=True)
                     if one.verdict is not None and two.verdict is not None]  # fmt: skip

@@ -145,7 +145,7 @@ def train_identity(
     handlers: Handlers | None = None,
 ) -> dict[str, Any]:
     """The config of a training run's folder."""
-    audits = {"verifiers": {AUDIT: verifier_identity(audit_call())}} if options.grpo.audits_per_step else {}
+    audits = {"verifiers": {AUDIT: verifier_identity(audit_call())}} if options.audits.per_step else {}
     chooses = {"validation_tasks": tasks_identity(validation)} if validation else {}
     return {
         "train": _stored(options),

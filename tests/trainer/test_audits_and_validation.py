@@ -37,8 +37,8 @@ CONFIG = {
         "evaluation.max_served": 0,
         "evaluation.validation": 2,
         "evaluation.eval_steps": 2,
-        "grpo.audits_per_step": 2,
-        "grpo.audit_cost": 0.5,
+        "audits.per_step": 2,
+        "audits.cost": 0.5,
     },
     **{"grpo.learning_rate": 1e-3, "rollouts.concurrency": 1},
     "limits": {"max_turns": 1, "max_turn_tokens": 4, "max_tokens": 4},
@@ -229,8 +229,8 @@ def test_a_reward_that_rises_while_validation_does_not_is_an_alarm(talker: Path,
             "evaluation.eval_steps": 5,
             "grpo.save_steps": 20,
         },
-        "grpo.audits_per_step": 0,
-        "grpo.audit_cost": 0,
+        "audits.per_step": 0,
+        "audits.cost": 0,
     }
     result = sdk.train([get_order], TASKS, rises_with_the_steps, talker, tmp_path / "run", config)
     alarms = [line["alarms"] for line in RunFolder.open_to_read(result.run_dir).read_metrics() if "alarms" in line]
@@ -248,8 +248,8 @@ def test_a_reward_that_rises_while_validation_does_not_is_an_alarm(talker: Path,
             {"evaluation.eval_steps": 5, "evaluation.validation": 2, "grpo.max_steps": 0},
             "evaluation.eval_steps does nothing while grpo.max_steps is 0",
         ),
-        ({"grpo.audit_cost": 0.5}, "audit_cost does nothing while audits_per_step is 0"),
-        ({"grpo.audits_per_step": 3}, "grpo.audits_per_step is 3: Input should be a multiple of 2"),
+        ({"audits.cost": 0.5}, "audits: cost does nothing while per_step is 0"),
+        ({"audits.per_step": 3}, "audits.per_step is 3: Input should be a multiple of 2"),
     ],
 )
 def test_options_that_would_do_nothing_are_refused(options: dict[str, Any], message: str) -> None:
@@ -274,7 +274,7 @@ async def test_a_wrong_rollout_that_its_audits_call_out_is_worth_less_and_a_righ
         [audit(one, said, number) for number, said in enumerate(("ERROR", "ERROR", "OK", "no idea"))]
         for one in (wrong, right)
     ]
-    config = sdk.TrainConfig.of({"grpo.audits_per_step": 2, "grpo.audit_cost": 0.8})
+    config = sdk.TrainConfig.of({"audits.per_step": 2, "audits.cost": 0.8})
     async with connect([get_order]) as source:
         context = RunContext(tools=source, verifier=None, limits=sdk.Limits(), concurrency=1)
         there = dataclasses.replace(context, folder=RunFolder.open_to_read(run.run_dir))
@@ -304,15 +304,15 @@ def test_a_second_policy_audits_in_place_of_the_one_that_is_trained(talker: Path
 
 
 def test_an_auditor_without_audits_is_refused(tmp_path: Path) -> None:
-    config = {**CONFIG, "grpo.audits_per_step": 0, "grpo.audit_cost": 0}
-    with pytest.raises(sdk.ConfigError, match=r"auditor does nothing while grpo\.audits_per_step is 0"):
+    config = {**CONFIG, "audits.per_step": 0, "audits.cost": 0}
+    with pytest.raises(sdk.ConfigError, match=r"auditor does nothing while audits\.per_step is 0"):
         sdk.train([get_order], TASKS, begins_well, None, tmp_path / "run", config, auditor="embedded")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--auditor", "embedded"], "auditor does nothing while grpo.audits_per_step is 0"),
+        (["--auditor", "embedded"], "auditor does nothing while audits.per_step is 0"),
         (["--auditor-key", "JUDGE_KEY"], "--auditor-key does nothing without --auditor https://host/v1#name"),
         (["--auditor", "https://host/v1"], "--auditor: the endpoint https://host/v1 has no model"),
     ],

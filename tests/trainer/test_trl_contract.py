@@ -193,7 +193,7 @@ def test_options_with_a_meaning_of_ours_alone_have_no_name_of_trls() -> None:
     theirs = {one.name for one in dataclasses.fields(GRPOConfig)}
     ours = set(GrpoOptions.model_fields) | set(BatchingOptions.model_fields) | set(OffPolicyOptions.model_fields)
     assert ours - theirs == {
-        *("prompts_per_step", "advantages", "baseline", "domain", "audits_per_step", "audit_cost"),
+        *("prompts_per_step", "advantages", "baseline", "domain"),
         *("micro_batches", "tokens_per_micro_batch", "shared_prefix", "offload_optimizer"),
         *("max_off_policy_steps", "importance_sampling_mode", "importance_sampling_clip_max"),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from sdk.errors import ConfigError, PolicyFailure
 from sdk.policies.grammar import GrammarTokenizer
 from sdk.policies.protocol import Sampling
 from sdk.policies.vllm import VllmOptions, VllmPolicy, open_vllm
-from sdk.policies.vllm.fleet import Fleet
 from sdk.trainer import sampler
 
 
@@ -193,7 +191,7 @@ async def test_full_weights_wait_for_requests_under_way(server: TokenServer, tmp
         flying = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
         await asyncio.to_thread(server.waiting.acquire)
         publishing = asyncio.create_task(asyncio.to_thread(policy.publish, state(1.0), version=1))
-        await until(policy, exchanging)
+        await exchanging(policy)
         late = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
         assert server.weights == "as started"
         server.release()
@@ -351,24 +349,14 @@ async def test_the_trainers_gpu_memory_is_given_back_before_the_server_beside_it
     assert order == ["empty_cache", "/sleep?level=1", "empty_cache", "/wake_up"]
 
 
-async def until(policy: VllmPolicy, holds: Callable[[Fleet], bool]) -> None:
-    """Returns when something holds of the servers."""
+async def exchanging(policy: VllmPolicy) -> None:
+    """Returns when no request is admitted any more."""
 
     def wait() -> bool:
         with policy._fleet.state.changed:
-            return policy._fleet.state.changed.wait_for(lambda: holds(policy._fleet), timeout=20)
+            return policy._fleet.state.changed.wait_for(lambda: policy._fleet._exchanging, timeout=20)
 
     assert await asyncio.to_thread(wait)
-
-
-def exchanging(fleet: Fleet) -> bool:
-    """Whether no request is admitted any more."""
-    return fleet._exchanging
-
-
-def up_again(fleet: Fleet) -> bool:
-    """Whether whoever looks after the server has found it well."""
-    return fleet.replicas[0].condition != "suspect"
 
 
 async def test_a_request_waits_for_weights_longer_than_for_a_server(server: TokenServer, tmp_path: Path) -> None:
@@ -378,7 +366,7 @@ async def test_a_request_waits_for_weights_longer_than_for_a_server(server: Toke
         longest = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
         await asyncio.to_thread(server.waiting.acquire)
         publication = asyncio.create_task(asyncio.to_thread(policy.publish, state(2.0), version=1))
-        await until(policy, exchanging)
+        await exchanging(policy)
         waiting = asyncio.create_task(policy.sample([6], sampling=EIGHT, seed=3))
         assert await asyncio.wait({waiting}, timeout=0.3) == (set(), {waiting})
         server.release()
@@ -395,10 +383,12 @@ async def test_a_server_is_not_started_again_because_it_does_not_have_the_weight
         other = asyncio.create_task(policy.sample([5], sampling=EIGHT, seed=3))
         await asyncio.to_thread(server.waiting.acquire)
         publication = asyncio.create_task(asyncio.to_thread(policy.publish, state(2.0), version=1))
-        await until(policy, exchanging)
+        await exchanging(policy)
         (replica,) = policy._fleet.replicas
+        while server.looked_at.acquire(blocking=False):
+            pass
         policy._fleet.suspect(replica, "HTTP 500")
-        await until(policy, up_again)
+        await asyncio.to_thread(server.looked_at.acquire)
         server.release()
         assert (await other).version == 0
         await publication

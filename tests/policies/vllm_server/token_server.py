@@ -43,6 +43,8 @@ class TokenServer:
         self.between_steps.set()
         self.asked_for_weights = threading.Semaphore(0)
         """Released by each question about its weights."""
+        self.looked_at = threading.Semaphore(0)
+        """Released by each question about its health."""
         self.takes_memory = True
         """Whether it can read the memory of this process."""
         self.failing: dict[str, int] = {}
@@ -156,6 +158,7 @@ class TokenServer:
 
     def read(self, path: str) -> tuple[int, dict[str, Any] | str]:
         if path == "/health":
+            self.looked_at.release()
             return (200 if self.healthy else 503), {}
         if path == "/metrics" and self.metrics is not None:
             return 200, self.metrics

@@ -236,10 +236,12 @@ class VllmServer:
 
 
 _SETTLED = (
-    *("--host", "--port", "--api-key", "--uds", "--grpc", "--grpc-port", "--ssl-keyfile", "--ssl-certfile"),
+    *("--host", "--port", "--api-key", "--uds", "--grpc", "--grpc-port", "--ssl-cert-reqs"),
     *("--model", "--served-model-name", "--config", "--tool-strict-level"),
 )
-"""Arguments of `vllm serve` that are not handed on: a second `--host` would replace the one that was checked."""
+"""Arguments of `vllm serve` that are not handed on: a second `--host` would replace the one that was checked, and where
+clients need certificates we could not ask whether it is ready."""
+_TLS = ("--ssl-certfile", "--ssl-keyfile")
 
 _FIRST_STRICT = "0.31"
 """The release of vLLM that brought `--tool-strict-level` (https://github.com/vllm-project/vllm/pull/56268)."""
@@ -252,12 +254,18 @@ def _check_arguments(arguments: Sequence[str]) -> None:
     for argument in arguments:
         if _FORM.fullmatch(argument) is None:
             raise ConfigError(f"{argument!r} is not handed on to vLLM; write it as --NAME or --NAME=VALUE")
-        name = argument.partition("=")[0].replace("_", "-").lower()
-        if any(settled.startswith(name) for settled in _SETTLED):
+        name = _name(argument)
+        if name not in _TLS and any(other.startswith(name) for other in (*_SETTLED, *_TLS)):
             raise ConfigError(
                 f"{argument!r} is not handed on to vLLM: the host, the port, the key, the model and strict_tools are "
-                "arguments of their own, and TLS is for a reverse proxy"
+                "arguments of their own, TLS is --ssl-certfile=FILE with --ssl-keyfile=FILE, and certificates of "
+                "clients are for a reverse proxy"
             )
+
+
+def _name(argument: str) -> str:
+    """As vLLM reads it: with dashes for underscores."""
+    return argument.partition("=")[0].replace("_", "-").lower()
 
 
 def serve_with_vllm(
@@ -297,6 +305,8 @@ def serve_with_vllm(
     listener = bind(host, port, api_key)  # refuses what must not be, before the model is looked at
     port = listener.getsockname()[1]
     url = address_of(listener)
+    if any(_name(argument) in _TLS for argument in arguments):
+        url = url.replace("http", "https", 1)
     listener.close()
     model = ServedModel.read(model_dir, call_parser=call_parser)
     asked = ", as strict_tools asks" if strict_tools else f", as {model.name!r} was measured"

@@ -1,12 +1,15 @@
-"""vLLM's log is a temporary file: it goes with a server that was stopped, and stays where it tells of a failure.
+"""vLLM's log is a temporary file: it goes with a server that was stopped, and stays where it tells of a failure. Its
+arguments are handed on.
 
 In vLLM's place a small program listens, dies and is killed.
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
+import ssl
 import sys
 import tempfile
 from collections.abc import Callable
@@ -16,6 +19,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 import sdk
@@ -29,7 +36,7 @@ if [ "$1" = -c ]; then echo '[["vllm", "0.32.0", ""]]'; else exec {python} {prog
 """A Python that is asked which vLLM its environment has, and then is told to run it."""
 
 PROGRAM = """
-import http.server, os, signal, sys
+import http.server, os, signal, ssl, sys
 
 def die(): os.kill(os.getpid(), signal.SIGKILL)
 def interrupt(): os.kill(os.getppid(), signal.SIGINT)
@@ -49,7 +56,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 print("looking for a device", flush=True)
 {first}
-http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
+server = http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler)
+files = dict(argument.split("=", 1) for argument in sys.argv if argument.startswith("--ssl-"))
+if files:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files["--ssl-certfile"], files["--ssl-keyfile"])
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
 """
 
 Vllm = Callable[..., str]
@@ -120,6 +133,31 @@ def test_vllm_is_told_the_number_format(tiny_model_folder: Path, vllm: Vllm) -> 
         assert server.command[server.command.index("--dtype") + 1] == "bfloat16"
     with serve_with_vllm(tiny_model_folder, port=0) as server:
         assert "--dtype" not in server.command
+
+
+def test_vllm_speaks_tls_with_the_files_that_are_handed_on(tiny_model_folder: Path, vllm: Vllm, tmp_path: Path) -> None:
+    vllm()
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificate.write_bytes(self_signed("models.example.com", key))
+    files = (f"--ssl-certfile={certificate}", f"--ssl-keyfile={key}")
+    with serve_with_vllm(tiny_model_folder, port=0, arguments=files) as server:
+        assert server.url.startswith("https://127.0.0.1:")
+        trusted = ssl.create_default_context(cafile=str(certificate))
+        trusted.check_hostname = False  # the server's clients know it by its name
+        assert httpx.get(f"{server.url}/health", verify=trusted).status_code == 200
+
+
+def self_signed(name: str, key_file: Path) -> bytes:
+    """A certificate, whose key is written."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    whose, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), datetime.datetime.now(datetime.UTC)
+    until = now + datetime.timedelta(days=1)
+    made = x509.CertificateBuilder(whose, whose, key.public_key(), x509.random_serial_number(), now, until)
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    key_file.write_bytes(secret)
+    return made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def test_the_log_goes_with_a_start_that_is_interrupted(tiny_model_folder: Path, vllm: Vllm, logs: Logs) -> None:

@@ -510,7 +510,8 @@ def test_vllm_is_refused_where_it_would_serve_something_else(
         "--host=0.0.0.0",
         "--ho",
         "--api_key=none",
-        "--ssl-keyfile=key.pem",
+        "--ssl-cert-reqs=2",
+        "--ssl-c=cert.pem",
         "--grpc",
         "--tool-strict-level=auto",
     ):

@@ -320,6 +320,10 @@ _CONTRACTED = frozenset({"don't", "doesn't", "didn't", "haven't", "hadn't", "won
 _CONTRACTED |= {word.replace("'", "") for word in _CONTRACTED}
 _UNFULFILLED = frozenset({"fails", "failed", "might", "could"})
 """Words after which an action did not happen or may not have: "failed to get shipped", "might have been shipped"."""
+_NUMBERED = frozenset({"account", "article", "batch", "booking", "case", "contract", "customer", "delivery", "flight"})
+_NUMBERED |= {"invoice", "item", "lot", "member", "model", "order", "part", "product", "ref", "reference", "room"}
+_NUMBERED |= {"serial", "shipment", "ticket", "tracking", "unit", "vehicle"}
+"""Words before "no" that make it short for number."""
 _LIGHT = frozenset({"yet", "already", "still", "ever", "actually", "really", "currently", "even", "fully", "quite"})
 _LIGHT |= {"be", "been", "being", "get", "got", "gotten", "have", "has", "had", "to"}
 """Words that may be between a negation and what it negates: "not yet been shipped", "didn't get shipped"."""
@@ -871,12 +875,20 @@ def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
     """Whether no negation is right before the words that the answer has at `at`."""
     if form[0] in (*YES, *NO) and len(form) == 1:
         return at == 0
-    negations = _NEGATIONS - {"no"} if is_number(form) else _NEGATIONS  # "order no 4417"
+    negations = _NEGATIONS - {"no"} if is_number(form) or _is_labelled(form, at, answer) else _NEGATIONS
     if any(token in negations for token in answer[max(0, at - 2) : at]):
         return False
     while at and answer[at - 1] in _LIGHT:
         at -= 1
     return not at or answer[at - 1] not in negations | _CONTRACTED | _UNFULFILLED
+
+
+def _is_labelled(form: list[Token], at: int, answer: list[Token]) -> bool:
+    """Whether a code has a "no" before it that is short for number: "The part no is PN-148C.", "Invoice no. A17"."""
+    if len(form) != 1 or not any(map(str.isdigit, str(form[0]))):
+        return False
+    before = answer[max(0, at - 2) : at]
+    return (before[:1] == ["no"] and before[-1] in _AUXILIARY) or (before[-1:] == ["no"] and before[0] in _NUMBERED)
 
 
 def _clauses(text: str) -> list[tuple[str, list[Token]]]:

@@ -875,3 +875,20 @@ async def test_a_numbered_list_on_one_line_is_a_list():
     assert await score("1. kettle", "kettle", prompt="Which one is it?") == 1
     assert await score("It is in room 2. The kettle is red.", "red", prompt="What colour is it?") == 1
     assert await score("The answer is 2. It is open.", 2, prompt="How many?") == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "scored"),
+    [
+        ("The part no is PN-148C.", 1),
+        ("The part no. is PN-148C.", 1),
+        ("Part No: PN-148C", 1),
+        ("Its part no was PN-148C", 1),
+        ("There is no PN-148C.", 0),
+        ("No PN-148C is there.", 0),
+        ("We carry no PN-148C.", 0),
+        ("The part no is not PN-148C.", 0),
+    ],
+)
+async def test_no_before_a_code_is_short_for_number_where_it_names_one(answer, scored):
+    assert await score(answer, "PN-148C", prompt="Which part belongs to delivery D203?") == scored

@@ -226,7 +226,7 @@ class Writer:
         maker = self._maker(f"{table.name}/{serial}")
         for name, schema in shape.properties.items():
             if name not in row and name != table.key.column:
-                made = self._fresh(table, name, schema, name in shape.required, maker)
+                made = self._unsent(request, table, name, shape, maker)
                 if words_of(name) == ["id"]:
                     # An id beside the key: an issue has a number among its project's, and an id among all.
                     own = self._shapes.of(schema)
@@ -433,7 +433,7 @@ class Writer:
             if name in shape.properties and name not in sent and name != (table.parts and table.key.column):
                 if self._shapes.of(shape.properties[name]).read_only:
                     continue
-                found[name] = self._fresh(table, name, shape.properties[name], name in shape.required, maker)
+                found[name] = self._unsent(request, table, name, shape, maker)
         return found
 
     # -- delete -------------------------------------------------------------------------------------------------------
@@ -575,6 +575,15 @@ class Writer:
         return self._store.value(row.get(column))
 
     # -- what the server chooses --------------------------------------------------------------------------------------
+
+    def _unsent(self, request: Request, table: Table, name: str, shape: Shape, maker: Maker) -> Any:
+        """What a property of a row of `shape` is where it was not sent: the request's default, which answers seldom
+        repeat, or what a fresh row has."""
+        body = nearest(self._shapes, self._body(request), request.sent)
+        told = self._shapes.of(body.properties.get(name, True)).says
+        if "default" in told:
+            return told["default"]
+        return self._fresh(table, name, shape.properties[name], name in shape.required, maker)
 
     def _fresh(self, table: Table, name: str, schema: Any, required: bool, maker: Maker) -> Any:
         """What a property of a new row is where nobody said: `NOTHING` where it has none."""

@@ -757,10 +757,11 @@ async def walk(worlds: Worlds, lessons: Lessons, setup: Setup, length: int, chan
 
 
 def _cleared(walked: Walk, after: Mapping[str, Any]) -> str | None:
-    """A column that the last call could have set, did not, and emptied: a PUT puts a whole row in a row's place. Nobody
-    asked for that, and who keeps the value is right."""
+    """A column that the last call could have set, did not, and emptied or changed: a PUT puts a whole row in a row's
+    place. Nobody asked for that, and who keeps the value is right."""
     last = walked.steps[-1]
     left = {name: schema.get("default") for name, schema in properties(last.tool).items() if name not in last.sources}
+    whole = deed_of(last.tool)[0] in ("replace", "put")
     for change in walked.changes:
         before, now = change.get("before"), change.get("after")
         if before is None or after.get(str(change.get("table")), {}).get(change.get("key")) is None:
@@ -770,7 +771,7 @@ def _cleared(walked: Walk, after: Mapping[str, Any]) -> str | None:
         for path, value in was:
             column = str([change.get("column"), *path][-1])
             changed = at(now, path)
-            if column in left and changed != value and changed in (None, left[column]):
+            if column in left and changed != value and (whole or changed in (None, left[column])):
                 return column
     return None
 
@@ -916,7 +917,8 @@ class _Walker:
         optional = [
             name
             for name, schema in properties(tool).items()
-            if name not in wanted and ("enum" in schema or self._lessons.feeds.get((tool.name, name)))
+            if name not in wanted
+            and ("enum" in schema or schema.get("type") == "boolean" or self._lessons.feeds.get((tool.name, name)))
         ]
         if deed_of(tool)[0] in ("replace", "put"):
             wanted += optional  # what it is not sent it puts back to the default

@@ -626,7 +626,7 @@ async def test_a_tool_that_hangs_costs_little_more_than_one_call_of_it(
 def _settings_api() -> dict[str, Any]:
     """Settings that a PUT replaces and a PATCH changes."""
     text = {"type": "string"}
-    properties = {"theme": {"enum": ["light", "dark"]}, "nick": text, "email": text}
+    properties = {"theme": {"enum": ["light", "dark"]}, "nick": text, "email": text, "hints": {"type": "boolean"}}
     schema = {"type": "object", "properties": properties, "required": ["theme"]}
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/Settings"}}}
     answers = {"200": {"description": "They.", "content": content}}
@@ -645,8 +645,11 @@ def _settings_api() -> dict[str, Any]:
     }
 
 
-def test_no_task_clears_what_its_request_does_not_name() -> None:
+def test_no_task_clears_or_changes_what_its_request_does_not_name() -> None:
     made = sdk.synthesize(ApiTwin(_settings_api()), 12)
     cleared = [change for task in made.tasks for change in task.expected["changes"] if change["after"] is None]
     assert cleared == []
+    switched = [task for task in made.tasks if any(one["column"] == "hints" for one in task.expected["changes"])]
+    assert switched
+    assert all("hints to" in task.prompt for task in switched)
     assert not made.unused_tools, "a PUT is given all that it takes"

@@ -140,6 +140,14 @@ def test_a_value_is_kept_apart_where_an_answer_could_show_none_that_may_be_sent(
     assert twin.state()["prices"][str(made["id"])]["@of"] == "enable"
 
 
+def test_what_is_not_sent_has_the_default_of_the_request_in_a_new_row_and_in_one_that_is_replaced() -> None:
+    twin = prices({"type": "boolean"}, {"type": "boolean", "default": True})
+    made = ok(twin, "createPrice", note="n")
+    assert made["of"] is True
+    assert ok(twin, "putPrice", id=made["id"], note="m", of=False)["of"] is False
+    assert ok(twin, "putPrice", id=made["id"], note="m")["of"] is True
+
+
 def test_a_null_empties_a_field_that_answers_have_no_null_for() -> None:
     twin = prices(TEXT, {"type": ["string", "null"]})
     made = ok(twin, "createPrice", of="a", note="n")

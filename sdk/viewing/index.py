@@ -3,7 +3,6 @@ It also holds what the page shows of a run as a whole."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import threading
@@ -19,6 +18,7 @@ from mcp_bridge.errors import kind_of
 from ..errors import RunFolderError
 from ..evaluation.faults import FAULTS
 from ..evaluation.report import CONDITIONS
+from ..evidence.canonical import sha256
 from ..evidence.evidence_log import EVIDENCE
 from ..probing import STAGE as PROBES
 from ..traces.atomic_files import read_json
@@ -369,7 +369,7 @@ class Announced:
         if found is None:
             return {"status": "The evidence does not know this rollout.", "facts": {}, "right": False}
         announced, number = found
-        same = hashlib.sha256(raw).hexdigest() == announced
+        same = sha256(raw) == announced
         text = "As the evidence announced it." if same else "Changed: the evidence announced another line."
         return {"status": text, "facts": {"entry": number, "sha256": announced[:16] + "…"}, "right": same}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import threading
@@ -16,6 +15,7 @@ from pydantic import BaseModel, Field
 from mcp_bridge.errors import kind_of
 
 from ..errors import ConfigError, ToolbakeError
+from ..evidence.canonical import sha256
 from ..records import Task
 from ..tasks.task_files import strict_json, task_from_mapping
 from .labels import exported_file
@@ -59,7 +59,7 @@ class RowFile:
     def lines(self) -> dict[str, Any]:
         """`version`, and of each line that is not empty its `line` number from 1, see `_listed`."""
         data = self._read()
-        return {"version": _digest(data), "lines": [_listed(number, raw) for number, raw in _numbered(data)]}
+        return {"version": sha256(data), "lines": [_listed(number, raw) for number, raw in _numbered(data)]}
 
     def line(self, number: int) -> dict[str, Any]:
         """One line with its `fields` to edit and the `messages` to read. Raises `LookupError` where there is none."""
@@ -75,7 +75,7 @@ class RowFile:
         """
         with self._writing:
             data = self._read()
-            if _digest(data) != change.version:
+            if sha256(data) != change.version:
                 raise RowFileChanged(
                     f"{self.path.name} was changed by another program since it was opened, and nothing was saved; "
                     "copy what you wrote and reload the page"
@@ -101,16 +101,12 @@ class RowFile:
             raise ConfigError(f"{self.path} cannot be read: {error.strerror or error}") from error
 
     def _opened(self, data: bytes, number: int, raw: bytes) -> dict[str, Any]:
-        return {"version": _digest(data), "row": _listed(number, raw), **_detail(number, raw)}
+        return {"version": sha256(data), "row": _listed(number, raw), **_detail(number, raw)}
 
 
 def is_row_file(path: Path) -> bool:
     """Whether a path is meant as a file of rows; also one that is not there."""
     return path.is_file() or (path.suffix.lower() == SUFFIX and not path.exists())
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def _numbered(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -464,7 +464,6 @@ async def serve_recorder(
     *,
     port: int | None = None,
     server: str | None = None,
-    secrets: tuple[str, ...] = (),
     scrub: tuple[str, ...] = (),
     connect_timeout_s: float = 120.0,
     say: Callable[[str], None] = lambda _: None,
@@ -473,8 +472,8 @@ async def serve_recorder(
     client hangs up or it is cancelled.
 
     `source`: one MCP server, as `mcp_bridge.connect` takes it: an `mcp.json` (`server`: which of its servers, where
-    it has several), a URL, a command as a list, a server object. `path`, `secrets` and `scrub`: see `record`. `say`:
-    hears what was done. Raises `SourceError` where the server cannot be used or the cassette cannot be written, and at
+    it has several), a URL, a command as a list, a server object. `path` and `scrub`: see `record`. `say`: hears what
+    was done. Raises `SourceError` where the server cannot be used or the cassette cannot be written, and at
     the end where the server went away meanwhile: its client was told of it, and the cassette has what was recorded.
     Also where a call could not be written: its client got the answer, and the cassette has a gap.
     """
@@ -484,7 +483,7 @@ async def serve_recorder(
     with ungrouped():
         async with anyio.create_task_group() as group:
             upstreams = Upstreams(spec, group, connect_timeout_s=connect_timeout_s)
-            scrubber = Scrubber(lambda: (*secrets, *upstreams.secrets), scrub)
+            scrubber = Scrubber(lambda: upstreams.secrets, scrub)
             session = (await upstreams.get(_FIRST)).session
             listed, told = session.listed, session.client.server_info
             _, left_out = choose(_not_control(listed), spec.options, spec.label)

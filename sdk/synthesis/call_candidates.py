@@ -31,6 +31,8 @@ tried."""
 _NOT_ASKED_FOR = 1.0
 """What a tool that acts is less plausible where the prompt does not name the act: changing something answers no
 question."""
+_NEEDS_NOTHING = 2.0
+"""What a tool without required arguments is more plausible: less than values that fit, more than any words."""
 _OPTIONAL_COSTS = 1.6
 """An argument that may be left out is given where the prompt seems to name it."""
 _FORMATS = {
@@ -162,11 +164,12 @@ class _Arguments:
             names.append(name)
             choices.append(found)
         count = max(1, len(required))
+        more = _NEEDS_NOTHING if depth == 0 and not required else 0.0
         weighed = []
         for chosen, weight in islice(_best_first(choices), _MOST_COMBINATIONS):
             arguments = {name: one.value for name, one in zip(names, chosen, strict=True) if one.value is not _ABSENT}
             covered = len({place for one in chosen if one.source is not None for place in _places(one.source)})
-            weighed.append((arguments, weight / count + 0.1 * covered))
+            weighed.append((arguments, weight / count + more + 0.1 * covered))
         yield from sorted(weighed, key=lambda pair: -pair[1])
 
     def _choices(self, name: str, given: Any, depth: int) -> list[_Choice]:

@@ -37,7 +37,7 @@ from ..traces.journal import Journal
 from ..verifiers import run_verifier
 from .call_candidates import CallCandidate, CallCandidates, ResultValue, values_of
 from .shared_state import searchable_tools
-from .words import PromptValues, stems
+from .words import PromptValues, last_name, stems
 from .worlds import at, content_of, demonstration, leaves
 
 MOST_WORDINGS = 14
@@ -72,6 +72,8 @@ def _of(content: Any, prompt: PromptValues) -> Iterator[str]:
     fields = (field for field in leaves(content, is_leaf=lambda value: value is not None) if field[0])
     ranked = sorted(fields, key=lambda field: -_asked_for(field[0], field[1], content, prompt))
     yield from (_written(value) for _, value in ranked[:8])
+    if ranked and ranked[0][1] in (0, 1) and _share(stems(last_name(ranked[0][0])), prompt):
+        yield _written(bool(ranked[0][1]))  # as databases write yes and no
     last = next((path[-1] for path, _ in ranked if isinstance(path[-1], str)), None)
     if isinstance(content, list) and len(content) > 1 and last is not None:
         column = [row[last] for row in content if isinstance(row, Mapping) and last in row]
@@ -481,8 +483,15 @@ class _TaskSearch:
 
     def _longer(self, ended: Sequence[_Played]) -> Iterator[_Candidate]:
         """Each of the best candidates with one more call, in turns."""
-        begun = sorted(ended, key=lambda one: (-max(0.0, one.score), -one.candidate.plausibility))[:_EXTENDED]
-        streams = [self._extended(one) for one in begun]
+        places: Counter[str] = Counter()
+
+        def rank(one: _Played) -> tuple[float, int]:
+            """Tools take turns: one that answers whatever it is given does not fill all places."""
+            places[one.candidate.calls[-1].tool] += 1
+            return -max(0.0, one.score), places[one.candidate.calls[-1].tool]
+
+        likely = sorted(ended, key=lambda one: (-max(0.0, one.score), -one.candidate.plausibility))
+        streams = [self._extended(one) for one in sorted(likely, key=rank)[:_EXTENDED]]
         while streams:
             for stream in list(streams):
                 following = next(stream, None)
@@ -525,8 +534,10 @@ class _TaskSearch:
     async def _worded(self, candidate: _Candidate, rollout: Rollout) -> _Played:
         """With the first wording that is paid, or that with the highest score."""
         best = _Played(candidate, rollout)
-        contents: list[Any] = [content_of(record.result) for record in rollout.calls]
-        for answer in wordings(contents, self._prompt):
+        answers = wordings(self._answering(candidate, rollout), self._prompt)
+        if rollout.initial_state != rollout.final_state and not self._prompt.text.rstrip().endswith("?"):
+            answers.insert(0, DONE)  # what an act returned is seldom an answer
+        for answer in answers:
             worded = await self._search.judged(rollout, answer)
             if worded is None:
                 continue
@@ -535,6 +546,31 @@ class _TaskSearch:
                 return one
             best = one if one.score > best.score else best
         return best
+
+    def _answering(self, candidate: _Candidate, rollout: Rollout) -> list[Any]:
+        """What calls returned that can answer the prompt; the right answer in anything else is there by chance.
+
+        Such a call was given a value of the prompt or of an earlier such call, or it returned one of the prompt. Where
+        the prompt has none it was given nothing. An act that is not asked for and changed nothing has to tell more than
+        what it was given: that it was done is no answer.
+        """
+        prompt, known, contents = self._prompt, set[str](), []
+        is_unchanged = rollout.initial_state is not None and rollout.initial_state == rollout.final_state
+        for call, record in zip(candidate.calls, rollout.calls, strict=True):
+            content = content_of(record.result)
+            given, told = _plain(call.arguments), _plain(content)
+            rests = any(one in known or prompt.names(one) for one in given) or not (given or prompt.telling)
+            if not rests and not prompt.covered(" ".join([record.result.text.casefold(), *told])):
+                continue
+            known |= told | {str(one.value).casefold() for one in values_of(call.tool, content, prompt)}
+            if not (is_unchanged and call.is_unasked and told <= given):
+                contents.append(content)
+        return contents
+
+
+def _plain(value: Any) -> set[str]:
+    """The plain values in something, as texts in lower case."""
+    return {str(one).casefold() for _, one in leaves(value)}
 
 
 def prompt_text(task: Task) -> str:

@@ -306,3 +306,10 @@ class PromptValues:
     def covered(self, arguments: str) -> int:
         """How many of the telling values stand in `arguments`, their text in lower case."""
         return sum(re.search(rf"(?<!\w){re.escape(one)}(?!\w)", arguments) is not None for one in self.telling)
+
+    def names(self, value: str) -> bool:
+        """Whether a value, in lower case, is one of the prompt's, or is made of its words: "open" of "opened"."""
+        if any(str(one.value).casefold() == value for one in [*self.numbers, *self.texts]):
+            return True
+        found = stems(value)
+        return bool(found) and all(word.isalpha() and word in self.vocabulary for word in found)

@@ -14,6 +14,7 @@ import anyio
 import jsonschema
 import pytest
 from banks import bank
+from harbours import harbour
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -168,6 +169,46 @@ def test_of_calls_that_are_paid_the_one_that_uses_more_of_the_prompt_is_kept() -
     [(tool, arguments)] = made_calls(report.found[task.id].rollout)
     assert (tool, sorted(arguments.values())) == ("add", [4, 9])
     assert report.found[task.id].rollout.answer == "13"
+
+
+def by_answer(prompt: str, answer: str, bounds: SearchBounds | None = None) -> tuple[list[Any], str]:
+    """Calls and answer that are found in the harbour for a question; none and "" where nothing is found."""
+    task = Task(prompt=prompt, expected={"changes": [], "answer": answer})
+    found = search(harbour(), [task], all_of(final_state(), answer_match()), bounds).found.get(task.id)
+    return ([], "") if found is None else (made_calls(found.rollout), found.rollout.answer)
+
+
+@pytest.mark.parametrize(("ship", "captain", "town"), [("SH-41", 3, "Bergen"), ("SH-57", 4, "Kiel")])
+def test_the_right_answer_of_a_call_that_has_nothing_to_do_with_the_prompt_is_not_taken(
+    ship: str, captain: int, town: str
+) -> None:
+    calls, answer = by_answer(f"In which town does the captain of {ship} live?", town)
+    assert calls == [("get_ship", {"ship": ship}), ("get_captain", {"captain_id": captain})]
+    assert answer == town
+    assert by_answer("In which town does the captain of SH-99 live?", town) == ([], "")
+    assert by_answer("Where does our captain live?", "Bergen")[0] == [("list_captains", {})]
+
+
+@pytest.mark.parametrize(("ship", "answer"), [("SH-41", "Yes"), ("SH-57", "No")])
+def test_yes_and_no_are_read_where_they_are_stored_as_numbers(ship: str, answer: str) -> None:
+    assert by_answer(f"Is {ship} insured?", answer.lower()) == ([("get_ship", {"ship": ship})], answer)
+
+
+def test_that_an_act_was_done_answers_no_question() -> None:
+    assert by_answer("Is SH-41 seaworthy?", "yes") == ([], "")
+    assert by_answer("Does the ship SH-57 stay at the berth West?", "yes") == ([], "")
+
+
+def test_a_tool_that_needs_no_argument_is_tried_before_those_that_are_given_any_words() -> None:
+    calls, answer = by_answer("In which town does Ada Holm live?", "Bergen", SearchBounds(candidates=(12,)))
+    assert (calls, answer) == ([("list_captains", {})], "Bergen")
+
+
+def test_what_is_asked_to_be_done_ends_with_done() -> None:
+    moving = ("move_ship", {"ship": "SH-41", "berth": "West"})
+    task = sdk.solve(harbour(), "Bring SH-41 to the West berth.", [moving])
+    rollout = search(harbour(), [task], final_state()).found[task.id].rollout
+    assert (made_calls(rollout), rollout.answer) == ([moving], "Done.")
 
 
 def test_a_verifier_that_pays_for_nothing_gives_no_demonstration() -> None:

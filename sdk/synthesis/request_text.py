@@ -20,11 +20,22 @@ from ..policies.protocol import Agent, Sampling
 from ..records import Message
 from ..rollouts import derive_seed
 from ..verifiers.text_tokens import numbers_and_names, positions, tokenize
-from .words import IDENTIFYING, MAKING, SETTING, VERBS, last_name, listed, noun_of, singular, without_id, words
+from .words import (
+    IDENTIFYING,
+    MAKING,
+    SETTING,
+    VERBS,
+    WRAPPERS,
+    last_name,
+    listed,
+    noun_of,
+    shares_noun,
+    singular,
+    without_id,
+    words,
+)
 from .worlds import Cell, Facts, Found, NoWalk, Path, Scalar, Step, Told, Walk, adds, at, deed_of, leaves, properties
 
-_WRAPPERS = frozenset({"data", "items", "results", "result", "list", "records", "entries", "values", "content"})
-"""Keys that say nothing of what is in them."""
 _LONGEST_NAME = 40
 """Characters of a text that names something."""
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?")
@@ -48,7 +59,7 @@ class Describer:
         if isinstance(source, Found):
             step = self.walked.steps[source.step]
             inside = inside_names(source.path)
-            of = self._noun(step, source.path) if len(inside) < 2 else noun_of(inside[-2])
+            of = self._holder(step, source.path)
             thing = self.thing(step, source.path)
             if not inside or names_itself(inside[-1], source.value, of, self.facts):
                 return thing if len(inside) < 2 else f"the {_nested(inside[:-1])} of {thing}"
@@ -63,7 +74,7 @@ class Describer:
             return "" if source.cell is None else self._canonical(source.cell).noun
         named = self.facts.named_by(source.value)
         nouns = {cell.noun for cell in named}
-        column = without_id(last_name(source.path)) or self._noun(self.walked.steps[source.step], source.path)
+        column = without_id(last_name(source.path)) or self._holder(self.walked.steps[source.step], source.path)
         return next((noun for noun in nouns if noun in column), column)
 
     def keys_in(self, source: Told | Found) -> list[Cell]:
@@ -94,7 +105,7 @@ class Describer:
             return f"the {about}{self._by_several(step)}"
         (name, source), *_ = step.sources.items()
         noun, described = self.noun_of_argument(source), self.argument(name, source)
-        if noun and (_shares(noun, about) or self._has(noun, source.value, asked) or asked == about):
+        if noun and (shares_noun(noun, about) or self._has(noun, source.value, asked) or asked == about):
             return described
         return f"the {about} of {described}"
 
@@ -126,7 +137,7 @@ class Describer:
     def names_a_thing(self, name: str, source: Told | Found) -> bool:
         """Whether an argument is the identifier of something: `order_id`, given an order's."""
         noun = self.noun_of_argument(source)
-        return bool(noun) and _shares(noun, without_id(name)) and without_id(name) != spoken(name)
+        return bool(noun) and shares_noun(noun, without_id(name)) and without_id(name) != spoken(name)
 
     def _by_several(self, step: Step) -> str:
         """The arguments that together name a result: "of order 1480 with the number 1"."""
@@ -152,7 +163,7 @@ class Describer:
         """The key that a cell repeats, where it stands for another row: the customer of an order."""
         if not cell.is_key:
             for other in self.facts.named_by(cell.value):
-                if other.table != cell.table and _shares(other.noun, without_id(cell.column)):
+                if other.table != cell.table and shares_noun(other.noun, without_id(cell.column)):
                     return other
         return cell
 
@@ -176,10 +187,15 @@ class Describer:
     def _noun(self, step: Step, path: Path) -> str:
         """What a step's result is, or each element of it."""
         element = element_path(path)
-        names = [part for part in element if isinstance(part, str) and part not in _WRAPPERS]
+        names = [part for part in element if isinstance(part, str) and part not in WRAPPERS]
         if names:
             return noun_of(names[-1])
         return noun_of(_about(step)) if element else _about(step)
+
+    def _holder(self, step: Step, path: Path) -> str:
+        """What the value at a path is a column of: in {"book": {"id": 3}}, the book."""
+        inside = inside_names(path)
+        return self._noun(step, path) if len(inside) < 2 else noun_of(inside[-2])
 
     def _selector(self, step: Step, element: Path, asked: str) -> tuple[str, Any]:
         """A value by which one element of a list is told from the others. Raises `NoWalk` where there is none."""
@@ -247,7 +263,7 @@ def element_path(path: Path) -> Path:
 def inside_names(path: Path) -> list[str]:
     """The names below the innermost list of a path, without those that say nothing."""
     below = [part for part in path[len(element_path(path)) :] if isinstance(part, str)]
-    return [name for name in below[:-1] if name not in _WRAPPERS] + below[-1:]
+    return [name for name in below[:-1] if name not in WRAPPERS] + below[-1:]
 
 
 def _nested(names: list[str]) -> str:
@@ -261,14 +277,17 @@ def spoken(name: str) -> str:
 
 def names_itself(column: str, value: Any, noun: str, facts: Facts) -> bool:
     """Whether a value is the name of what it stands in, such as an order's id, and not of something else."""
-    if not without_id(column) or _shares(without_id(column), noun):
+    if not without_id(column) or shares_noun(without_id(column), noun):
         return True
-    return words(column)[-1] in IDENTIFYING and any(_shares(cell.noun, noun) for cell in facts.named_by(value))
-
-
-def _shares(one: str, other: str) -> bool:
-    """Whether one noun is the other's last words. Example: "order" and "customer order"."""
-    return bool(one and other) and (one == other or one.endswith(f" {other}") or other.endswith(f" {one}"))
+    said = words(column)
+    if said[-1] not in IDENTIFYING:
+        return False
+    named = [cell for cell in facts.named_by(value) if shares_noun(cell.noun, noun)]
+    of = " ".join(word for word in said if word not in IDENTIFYING)
+    if not of or shares_noun(of, noun):
+        return bool(named)
+    # The `customer_id` of an order, or its `parent_id`, may be the key of another order.
+    return any(cell.column == column for cell in named)
 
 
 def _awkwardness(column: str, value: Any) -> tuple[int, str]:

@@ -16,6 +16,8 @@ from ..verifiers.text_tokens import CAPITALS, CLOCK, DATE, iso_date, of_24_hours
 
 IDENTIFYING = frozenset({"id", "ids", "key", "uuid", "code", "number", "name", "title", "slug", "handle", "login"})
 """Last words of columns that name a row by themselves, as in "order 4417"."""
+WRAPPERS = frozenset({"data", "items", "results", "result", "list", "records", "entries", "values", "content"})
+"""Keys of results that say nothing of what is in them."""
 _PLAIN_IDS = frozenset({"id", "ids", "key", "uuid"})
 _SMALL = rf"[^\W\d_{CAPITALS}]"
 _PIECES = re.compile(rf"[{CAPITALS}]+(?=[{CAPITALS}]{_SMALL})|[{CAPITALS}]?{_SMALL}+|[{CAPITALS}]+|\d+")
@@ -57,6 +59,11 @@ def noun_of(name: str) -> str:
     """What a table holds, or a list of results: its words with the last one singular."""
     found = words(name)
     return " ".join([*found[:-1], singular(found[-1])]) if found else name
+
+
+def shares_noun(one: str, other: str) -> bool:
+    """Whether one noun is the other's last words. Example: "order" and "customer order"."""
+    return bool(one and other) and (one == other or one.endswith(f" {other}") or other.endswith(f" {one}"))
 
 
 _THINGS = frozenset({"order", "book", "post", "return", "star", "mark", "place", "check", "count", "view", "query"})

@@ -31,7 +31,7 @@ from ..errors import ConfigError
 from ..progress import Progress, Silent
 from ..records import Message, ToolCall
 from ..rollouts import derive_seed
-from .words import last_name, likeness, noun_of, verb_and_object, words
+from .words import IDENTIFYING, WRAPPERS, last_name, likeness, noun_of, shares_noun, verb_and_object, words
 
 SEEDS = 24
 """How many worlds are walked where nobody names any: the seeds 1 to this."""
@@ -979,11 +979,10 @@ class _Walker:
             for path, value in leaves(step.content):
                 if str(value) in said or str(value) not in fits:
                     continue
-                column = last_name(path)
-                if _OF_PAGES.search(column):
+                if _OF_PAGES.search(last_name(path)):
                     continue
                 given = fitted(value, schema)
-                if given is not None and _belongs(value, name, tool.name, about, column, fits[str(value)]):
+                if given is not None and _belongs(value, name, tool.name, about, path, fits[str(value)]):
                     found.append(Found(place, path, given))
         return found
 
@@ -992,10 +991,23 @@ _OF_PAGES = re.compile(r"cursor|marker|(page|next|continuation)_?token", re.IGNO
 """Where a list goes on: that it may be a row's key, nobody asks for."""
 
 
-def _belongs(value: Scalar, name: str, tool: str, about: str, column: str, cells: list[Any]) -> bool:
+def _belongs(value: Scalar, name: str, tool: str, about: str, path: Path, cells: Sequence[tuple[Cell, Feed]]) -> bool:
+    """`about`: what the earlier tool acts on. Where ids count from 1, any small number is some row's id by accident: it
+    is meant as one only under a name like an id's."""
     if isinstance(value, str) and not value.isdecimal():
         return True
-    table = "_".join(words(about))
-    if likeness(name, tool, table, column, is_key=column in ("id", "key")) >= LIKE:
+    *above, column = [part for part in path if isinstance(part, str)] or [""]
+    holder = next((part for part in reversed(above) if part not in WRAPPERS), about)  # in {"pet": {"id": 3}}, the pet
+    if likeness(name, tool, "_".join(words(holder)), column, is_key=column in ("id", "key")) >= LIKE:
         return True
-    return any(cell.is_key and cell.noun in " ".join([*words(column), about]) for cell, _ in cells)
+    of = _without_identifying(column) if column not in WRAPPERS else ""
+    if not of:
+        of = noun_of(_without_identifying(holder))
+    elif isinstance(path[-1], int):  # {"pets": [3, 7]} lists pets, and {"pets": 3} counts them
+        of = noun_of(of)
+    return any(cell.is_key and shares_noun(cell.noun, of) for cell, _ in cells)
+
+
+def _without_identifying(name: str) -> str:
+    """What an identifier of any kind is of: of `order_number`, "order"."""
+    return " ".join(word for word in words(name) if word not in IDENTIFYING)

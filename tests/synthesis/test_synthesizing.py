@@ -272,6 +272,53 @@ def test_what_an_object_creates_has_a_new_key_of_the_kind_that_other_tools_take(
     assert all(re.fullmatch(r"P-\d+", key) for key in made)
 
 
+class Practice:
+    """A vet's visits, whose ids count from 1 as those of the owners and the pets do."""
+
+    def fill(self, seed: int, scenario: str) -> None:
+        chance = random.Random(seed)
+        places = range(1, 6)
+        self.owners = {str(n): {"id": n, "name": f"Owner {seed}{n}", "visits": chance.randint(1, 5)} for n in places}
+        self.pets = {str(n): {"id": n, "name": f"Pet {seed}{n}", "age": chance.randint(1, 5)} for n in places}
+        self.visits = {
+            str(n): {"id": n, "owner_id": chance.randint(1, 5), "pet_id": chance.randint(1, 5), "room": n % 3 + 1}
+            for n in places
+        }
+
+    def get_owner(self, id: int) -> dict[str, Any]:
+        """An owner."""
+        return self.owners[str(id)]
+
+    def get_pet(self, id: int) -> dict[str, Any]:
+        """A pet."""
+        return self.pets[str(id)]
+
+    def get_visit(self, id: int) -> dict[str, Any]:
+        """A visit."""
+        visit = self.visits[str(id)]
+        return {"id": id, "owner": {"id": visit["owner_id"]}, "pet_id": visit["pet_id"], "room": visit["room"]}
+
+    def close_visit(self, visit_id: int) -> dict[str, Any]:
+        """Close a visit."""
+        self.visits[str(visit_id)]["closed"] = True
+        return {"bill": f"B{visit_id}7"}
+
+
+def test_a_number_is_an_id_only_under_a_name_like_an_id_and_is_described_by_what_it_is_of() -> None:
+    made = sdk.synthesize(ObjectTwin(Practice, load=Practice.fill), 16)
+    asked = Counter[str]()
+    for task in made.tasks:
+        first, *more = task.expected["calls"]
+        for last in more:
+            assert (first["name"], last["name"]) in {("get_visit", "get_owner"), ("get_visit", "get_pet")}, task.prompt
+            practice, number, thing = Practice(), first["arguments"]["id"], last["name"].removeprefix("get_")
+            practice.fill(task.setup["seed"], "")
+            assert last["arguments"] == {"id": practice.visits[str(number)][f"{thing}_id"]}
+            assert f" of the {thing} of visit {number}" in task.prompt
+            asked[thing] += 1
+    assert set(asked) == {"owner", "pet"}
+
+
 def test_a_world_without_rows_gives_a_creating_tool_no_key_to_go_by() -> None:
     class Empty(Shop):
         pass

@@ -215,8 +215,10 @@ class Describer:
             and not isinstance(value, bool)
             and str(value).strip()
             and len(str(value)) <= _LONGEST_NAME
-            # Who knows an element's id needs no list to find it in.
+            # Who knows an element's id needs no list to find it in, and so of a key of another name. One that takes no
+            # arguments is asked for as such.
             and without_id(column) == spoken(column)
+            and not (step.sources and self._is_key_of(one, column, value))
             and not _TIME.fullmatch(str(value))
             and sum(says(other, column, value) for other in everyone) == 1
             and self._is_alone(step, one, column, value)
@@ -224,6 +226,13 @@ class Describer:
         if not fits:
             raise NoWalk("nothing tells an element of a list from the others")
         return min(fits, key=lambda fit: _awkwardness(*fit))
+
+    def _is_key_of(self, one: Mapping[str, Any], column: str, value: Any) -> bool:
+        """Whether a value is the key of the row that an element shows: a part's `part_no`. An order's `product` is the
+        key of a row that is not like the order."""
+        rows = (self.facts.rows[cell.table, cell.key] for cell in self.facts.named_by(value))
+        both = [[(row[name], one[name]) for name in row.keys() & one.keys() - {column}] for row in rows]
+        return any(pairs and all(str(said) == str(shown) for said, shown in pairs) for pairs in both)
 
     def _is_alone(self, step: Step, one: dict[str, Any], column: str, value: Any) -> bool:
         """Whether the state has no other row that the description fits: lists may be cut short."""

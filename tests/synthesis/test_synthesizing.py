@@ -275,15 +275,9 @@ def test_what_an_object_creates_has_a_new_key_of_the_kind_that_other_tools_take(
 class Practice:
     """A vet's visits, whose ids count from 1 as those of the owners and the pets do."""
 
-    def fill(self, seed: int, scenario: str) -> None:
-        chance = random.Random(seed)
-        places = range(1, 6)
-        self.owners = {str(n): {"id": n, "name": f"Owner {seed}{n}", "visits": chance.randint(1, 5)} for n in places}
-        self.pets = {str(n): {"id": n, "name": f"Pet {seed}{n}", "age": chance.randint(1, 5)} for n in places}
-        self.visits = {
-            str(n): {"id": n, "owner_id": chance.randint(1, 5), "pet_id": chance.randint(1, 5), "room": n % 3 + 1}
-            for n in places
-        }
+    owners: dict[str, Any]
+    pets: dict[str, Any]
+    visits: dict[str, Any]
 
     def get_owner(self, id: int) -> dict[str, Any]:
         """An owner."""
@@ -304,19 +298,77 @@ class Practice:
         return {"bill": f"B{visit_id}7"}
 
 
+def open_practice(practice: Practice, seed: int, scenario: str) -> None:
+    chance = random.Random(seed)
+    places = range(1, 6)
+    practice.owners = {str(n): {"id": n, "name": f"Owner {seed}{n}", "visits": chance.randint(1, 5)} for n in places}
+    practice.pets = {str(n): {"id": n, "name": f"Pet {seed}{n}", "age": chance.randint(1, 5)} for n in places}
+    practice.visits = {
+        str(n): {"id": n, "owner_id": chance.randint(1, 5), "pet_id": chance.randint(1, 5), "room": n % 3 + 1}
+        for n in places
+    }
+
+
 def test_a_number_is_an_id_only_under_a_name_like_an_id_and_is_described_by_what_it_is_of() -> None:
-    made = sdk.synthesize(ObjectTwin(Practice, load=Practice.fill), 16)
+    made = sdk.synthesize(ObjectTwin(Practice, load=open_practice), 16)
     asked = Counter[str]()
     for task in made.tasks:
         first, *more = task.expected["calls"]
         for last in more:
             assert (first["name"], last["name"]) in {("get_visit", "get_owner"), ("get_visit", "get_pet")}, task.prompt
             practice, number, thing = Practice(), first["arguments"]["id"], last["name"].removeprefix("get_")
-            practice.fill(task.setup["seed"], "")
+            open_practice(practice, task.setup["seed"], "")
             assert last["arguments"] == {"id": practice.visits[str(number)][f"{thing}_id"]}
             assert f" of the {thing} of visit {number}" in task.prompt
             asked[thing] += 1
     assert set(asked) == {"owner", "pet"}
+
+
+class Nursery:
+    """Plants under tags of people's own choice, which stand in beds."""
+
+    beds: dict[str, Any]
+    plants: dict[str, Any]
+    buyers: dict[str, Any]
+    sales: dict[str, Any]
+
+    def get_plant(self, tag: str) -> dict[str, Any]:
+        """A plant."""
+        return {"tag": tag, **self.plants[tag]}
+
+    def list_plants(self, bed: str) -> list[dict[str, Any]]:
+        """The plants of a bed."""
+        return [self.get_plant(tag) for tag, plant in self.plants.items() if plant["bed"] == bed]
+
+    def list_sales(self, buyer: str) -> list[dict[str, Any]]:
+        """What a buyer bought."""
+        return [{"sale_id": key, **sale} for key, sale in self.sales.items() if sale["buyer"] == buyer]
+
+
+def stock(nursery: Nursery, seed: int, scenario: str) -> None:
+    chance = random.Random(seed)
+    nursery.beds = {bed: {"soil": chance.choice(("sand", "clay"))} for bed in ("east", "west")}
+    nursery.plants = {
+        f"T{chance.randint(100, 999)}{mark}": {"bed": chance.choice(("east", "west")), "height": chance.randint(5, 90)}
+        for mark in "ABCDEF"
+    }
+    nursery.buyers = {name: {"city": chance.choice(("Bern", "Genf"))} for name in ("Ida", "Max")}
+    nursery.sales = {
+        f"S-{place}{chance.randint(100, 999)}": {
+            "tag": tag,
+            "buyer": chance.choice(("Ida", "Max")),
+            "day": f"May {place}",
+        }
+        for place, tag in enumerate(nursery.plants, 1)
+    }
+
+
+def test_an_element_of_a_list_is_not_told_by_its_key_with_which_it_could_be_read_without_the_list() -> None:
+    made = sdk.synthesize(ObjectTwin(Nursery, load=stock), 24, max_calls=1)
+    told = {(task.tags["tools"], "with the tag T" in str(task.prompt)) for task in made.tasks}
+    assert ("list_plants", False) in told
+    assert ("list_plants", True) not in told
+    assert ("list_sales", True) in told, "the tag is the key of its plant, and no sale can be read by it"
 
 
 def test_a_world_without_rows_gives_a_creating_tool_no_key_to_go_by() -> None:

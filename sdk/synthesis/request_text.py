@@ -435,7 +435,8 @@ def _question(walked: Walk, phrases: Phrases, chance: random.Random) -> Request:
     for path, value in choices[:8]:
         describer = Describer(walked, phrases)
         about = _about(step)
-        field = _nested(inside_names(path)) if last_name(path) not in ("", "result", "value") else about
+        is_whole = last_name(path) in ("", "result", "value")
+        field = about if is_whole else _nested(inside_names(path))
         try:
             described = describer.thing(step, path, field)
             _require_unsaid(walked, describer, value)
@@ -443,12 +444,31 @@ def _question(walked: Walk, phrases: Phrases, chance: random.Random) -> Request:
             reason = str(problem)
             continue
         whole = described if described == f"the {field}" else f"the {_quoted(field)} of {described}"
+        is_ = "are" if _is_plural(field) else "is"
+        if is_whole and _counts(step, value):
+            whole, is_ = _number_of(field, described), "is"
+            field = f"number of {field}"
         number = chance.randrange(len(ASKING))
-        prompt = ASKING[number].format(What="What", is_="are" if _is_plural(field) else "is", x=whole)
-        closing = f"The {field} {'are' if _is_plural(field) else 'is'} {value}."
+        prompt = ASKING[number].format(What="What", is_=is_, x=whole)
+        closing = f"The {field} {is_} {value}."
         options = _options(walked, last_name(path), value)
         return Request(prompt, tuple(describer.said), field, value, options, number, closing)
     raise NoWalk(reason)
+
+
+def _counts(step: Step, value: Scalar) -> bool:
+    """Whether a value is how many things there are that a tool counts, such as `count_loans`."""
+    return words(step.tool.name)[0] == "count" and bool(deed_of(step.tool)[1]) and str(value).isdecimal()
+
+
+def _number_of(things: str, described: str) -> str:
+    """ "the number of loans of member M-104", of `described`: the member, or "the loans of" it already."""
+    if described.startswith("the number of "):  # a phrase of the user's own
+        return described
+    for said in (f"the {things}", f"the {noun_of(things)}"):  # "the loan with the due date ..." is one of those counted
+        if f"{described} ".startswith(f"{said} "):
+            return f"the number of {things}{described.removeprefix(said)}"
+    return f"the number of {things} of {described}"
 
 
 def _asked_of(content: Any) -> Iterator[tuple[Path, Scalar]]:

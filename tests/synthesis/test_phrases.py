@@ -236,3 +236,53 @@ def test_what_is_many_without_an_s_is_asked_for_as_many() -> None:
     about_people = [str(task.prompt) for task in made.tasks if "people" in str(task.prompt)]
     assert about_people
     assert not any("is the people" in prompt or "is people" in prompt for prompt in about_people)
+
+
+class Hives:
+    """Beekeepers, and the hives that they keep."""
+
+    def __init__(self) -> None:
+        self.keepers = {f"K-{number}": {"town": town} for number, town in ((31, "Bern"), (52, "Genf"), (73, "Chur"))}
+        self.hives = {
+            f"H{place}": {"keeper_id": keeper, "strong": place % 2 == 0}
+            for place, keeper in enumerate(("K-31", "K-52", "K-52", "K-73", "K-73", "K-73"))
+        }
+
+    def count_hives(self, keeper_id: str) -> int:
+        """How many hives a keeper has."""
+        return sum(hive["keeper_id"] == self._known(keeper_id) for hive in self.hives.values())
+
+    def count_colonies(self, keeper_id: str, strong: bool) -> int:
+        """How many colonies of a keeper are strong, or weak."""
+        return sum(hive["strong"] == strong for hive in self.hives.values() if hive["keeper_id"] == keeper_id)
+
+    def count_keepers(self) -> int:
+        """How many keepers there are."""
+        return len(self.keepers)
+
+    def _known(self, keeper_id: str) -> str:
+        if keeper_id not in self.keepers:
+            raise ValueError(f"no keeper {keeper_id!r}")
+        return keeper_id
+
+
+def test_of_a_tool_that_counts_it_is_asked_how_many_things_there_are() -> None:
+    made = sdk.synthesize(ObjectTwin(Hives), 12, setups=[{}], max_calls=1)
+    asked = {task.tags["tools"]: task for task in made.tasks}
+    assert set(asked) == {"count_hives", "count_colonies", "count_keepers"}, str(made)
+    for task in made.tasks:
+        assert f"number of {task.tags['tools'].removeprefix('count_')}" in str(task.prompt)
+        assert '"' not in str(task.prompt)
+        assert " are " not in f"{task.prompt} {task.demonstration[-1].content}"
+    keeper = asked["count_hives"].expected["calls"][0]["arguments"]["keeper_id"]
+    assert f"the number of hives of keeper {keeper}" in str(asked["count_hives"].prompt)
+    assert "the number of keepers" in str(asked["count_keepers"].prompt)
+    assert asked["count_keepers"].demonstration[-1].content == "The number of keepers is 3."
+
+
+def test_a_phrase_that_says_already_that_it_is_a_number_is_taken_as_it_is() -> None:
+    phrases = {"count_hives": "the number of hives that {keeper_id} keeps"}
+    made = sdk.synthesize(ObjectTwin(Hives), 12, setups=[{}], max_calls=1, phrases=phrases)
+    prompts = [str(task.prompt) for task in made.tasks if task.tags["tools"] == "count_hives"]
+    assert prompts
+    assert all(prompt.count("number of hives") == prompt.count(" keeps") == 1 for prompt in prompts)

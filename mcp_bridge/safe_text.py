@@ -55,7 +55,7 @@ def json_values(text: str) -> list[Any] | None:
     while at < len(text):
         try:
             value, at = _DECODER.raw_decode(text, at)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         values.append(value)
         at = _SPACE.match(text, at).end()  # type: ignore[union-attr]

@@ -21,7 +21,7 @@ import anyio
 from mcp_bridge import Toolset
 from mcp_bridge.errors import BridgeError, CallTimeout, ServerDied, SourceError, ToolFailure
 from mcp_bridge.records import MADE_UP, Tool, ToolResult
-from mcp_bridge.safe_text import and_more, json_in
+from mcp_bridge.safe_text import and_more, json_values
 from mcp_bridge.toolsets.schema_checks import SchemaTimeout, compiled_schema, schema_errors
 from mcp_bridge.toolsets.schema_parts import followed
 from mcp_bridge.world import Setup, World
@@ -31,7 +31,7 @@ from ..errors import ConfigError
 from ..progress import Progress, Silent
 from ..records import Message, ToolCall
 from ..rollouts import derive_seed
-from .words import IDENTIFYING, WRAPPERS, last_name, likeness, noun_of, shares_noun, verb_and_object, words
+from .words import IDENTIFYING, WRAPPERS, last_name, likeness, noun_of, shares_noun, verb_and_object, without_id, words
 
 SEEDS = 24
 """How many worlds are walked where nobody names any: the seeds 1 to this."""
@@ -237,7 +237,8 @@ class Facts:
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Facts:
         """Of the JSON that a world tells. A mapping of mappings is a table; of plain values under `value`, one with a
-        single column; mappings inside rows are tables of their own."""
+        single column; of a list of mappings under `value`, which an object keeps, a table; mappings inside rows are
+        tables of their own."""
         found = cls()
         for name, node in state.items():
             if isinstance(node, Mapping):
@@ -249,6 +250,8 @@ class Facts:
             return
         own = _own_key({str(key): row for key, row in node.items() if isinstance(row, Mapping)})
         for key, row in node.items():
+            if key == "value" and isinstance(row, list) and row and all(isinstance(one, Mapping) for one in row):
+                self._listed(name, row)
             if not isinstance(row, Mapping):
                 continue
             inner = name if key == "value" else str(key)
@@ -265,13 +268,22 @@ class Facts:
                     if isinstance(value, Mapping) and not str(column).startswith("@"):
                         self._table(str(column), {key: value})
 
+    def _listed(self, name: str, rows: Sequence[Mapping[Any, Any]]) -> None:
+        """A list has no keys: its rows are named by the column that tells them apart by its kind, if one does."""
+        naming = _naming(name, rows)
+        for place, row in enumerate(rows):
+            plain = {str(c): value for c, value in row.items() if _is_scalar(value) and not str(c).startswith("@")}
+            self._cells(name, str(place if naming is None else plain[naming]), plain, naming)
+
     def _row(self, table: str, key: str, columns: dict[str, Any], own: str | None = None) -> None:
         """`own`: the column that has the last part of a key in all rows."""
         named = next((column for column, value in columns.items() if str(value) == key), own)
-        cells = {**columns} if named is not None else {"id": key, **columns}
+        self._cells(table, key, columns if named is not None else {"id": key, **columns}, named or "id")
+
+    def _cells(self, table: str, key: str, cells: dict[str, Any], named: str | None) -> None:
         self.rows[table, key] = cells
         for column, value in cells.items():
-            cell = Cell(table, key, column, value, is_key=column == (named or "id"))
+            cell = Cell(table, key, column, value, is_key=column == named)
             self.columns.setdefault((table, column), []).append(cell)
 
     def named_by(self, value: Scalar) -> list[Cell]:
@@ -298,15 +310,43 @@ def _own_key(rows: Mapping[str, Mapping[Any, Any]]) -> str | None:
     )
 
 
+_CODE = re.compile(r"\S*[\d@]\S*")
+
+
+def _naming(table: str, rows: Sequence[Mapping[Any, Any]]) -> str | None:
+    """The column by which the rows of a list are named: an id of their own, a name or a number, or else one whose texts
+    look like codes. In any other, such as their days, all values may differ by chance."""
+    apart = [
+        str(column)
+        for column in rows[0]
+        if not str(column).startswith("@")
+        and all(_is_scalar(row.get(column)) for row in rows)
+        and len({str(row[column]).casefold() for row in rows}) == len(rows)
+    ]
+    ofs = {column: _without_identifying(column) for column in apart}
+    identifying = [column for column in apart if ofs[column] != " ".join(words(column))]
+    own = [column for column in identifying if not ofs[column] or shares_noun(ofs[column], noun_of(table))]
+    if own:
+        return min(own, key=lambda column: without_id(column) == " ".join(words(column)))  # an id before a name
+    others = [column for column in apart if column not in identifying]  # the `member_id` of a loan names the member
+    return next((column for column in others if all(_is_code(row[column]) for row in rows)), None)
+
+
+def _is_code(value: Any) -> bool:
+    return isinstance(value, str) and _CODE.fullmatch(value) is not None and _DAY.match(value) is None
+
+
 def content_of(result: ToolResult) -> Any:
     """What a result holds, as far as the policy reads it: of one that was cut, its text. MCP has no structured content
-    that is a list: such a one comes as its text."""
+    that is a list: such a one comes as its text, or as the texts of its items, one after the other."""
     if result.truncated_chars:
         return result.text
     if result.structured is not None:
         return result.structured
-    found = json_in(result.text) if result.text[:1] in ("[", "{") else None
-    return result.text if found is None else found
+    found = json_values(result.text) if result.text[:1] in ("[", "{") else None
+    if not found:
+        return result.text
+    return found[0] if len(found) == 1 else found
 
 
 def _is_scalar(value: Any) -> bool:

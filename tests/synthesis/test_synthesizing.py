@@ -10,6 +10,7 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -661,6 +662,77 @@ def test_a_tool_that_breaks_again_and_again_is_named_and_no_more_time_is_lost_on
     assert "a call of track_order broke: " in heard.getvalue()
 
 
+@dataclass
+class Ride:
+    bike: str
+    rider: str
+    code: str
+    minutes: int
+
+
+class Rental:
+    """Keeps its rows in lists."""
+
+    rides: list[Ride]
+    stations: list[dict[str, Any]]
+
+    def get_ride(self, code: str) -> Ride:
+        """A ride."""
+        return next(ride for ride in self.rides if ride.code == code)
+
+    def rides_of(self, rider: str) -> list[Ride]:
+        """The rides of a rider."""
+        return [ride for ride in self.rides if ride.rider == rider]
+
+    def end_ride(self, code: str) -> str:
+        """End a ride."""
+        self.rides.remove(self.get_ride(code))
+        return "ended"
+
+    def get_station(self, street: str) -> dict[str, Any]:
+        """A station."""
+        return next(station for station in self.stations if station["street"] == street)
+
+
+def open_rental(rental: Rental, seed: int, scenario: str) -> None:
+    chance = random.Random(seed)
+    bikes = chance.sample(range(10, 99), 5)
+    rental.rides = [
+        Ride(f"bike {bike}", chance.choice(("Ann", "Bob", "Cid")), f"R{seed}-{bike}", 10 * place)
+        for place, bike in enumerate(bikes, 1)
+    ]
+    rental.stations = [{"street": f"{name} street", "free": chance.randint(2, 20)} for name in ("Elm", "Oak")]
+
+
+def test_the_rows_of_a_list_are_read_as_those_of_a_table_and_named_by_a_key_of_their_own() -> None:
+    made = sdk.synthesize(ObjectTwin(Rental, load=open_rental), 24, max_calls=1)
+    assert not made.unused_tools, str(made)
+    for task in made.tasks:
+        rental, (call,) = Rental(), task.expected["calls"]
+        open_rental(rental, task.setup["seed"], "")
+        if code := call["arguments"].get("code"):
+            assert code in {ride.code for ride in rental.rides}
+            assert f"ride {code}" in task.prompt or f"the code is {code}" in task.prompt
+
+
+def test_the_rows_of_a_list_that_have_no_key_are_not_named_by_their_places() -> None:
+    class Log:
+        def __init__(self) -> None:
+            self.entries = [{"level": level, "lines": lines} for level, lines in (("low", 3), ("high", 3), ("low", 5))]
+
+        def get_entry(self, entry_id: int) -> dict[str, Any]:
+            """An entry, counted from 0."""
+            return self.entries[entry_id]
+
+        def count_entries(self, level: str) -> int:
+            """How many entries a level has."""
+            return sum(entry["level"] == level for entry in self.entries)
+
+    made = sdk.synthesize(ObjectTwin(Log), 8, setups=[{}], max_calls=1)
+    assert {task.tags["tools"] for task in made.tasks} >= {"count_entries"}, str(made)
+    assert not [task.prompt for task in made.tasks if re.search(r"of entry \d", str(task.prompt))]
+
+
 class Parcels:
     def __init__(self, seed: int = 0) -> None:
         numbers = range(100 + 20 * seed, 108 + 20 * seed)
@@ -691,6 +763,22 @@ def test_where_every_attempt_fails_for_one_reason_it_stops_and_tells_it(monkeypa
     reason = "the policy's success is outside of 0.5 to 1"
     assert any(note.startswith("8 attempts; ") and note.endswith(f" left out: {reason}") for note in notes)
     assert any("none gave a task, " in line and line.endswith(f" for one reason: {reason}") for line in said), said
+
+
+def test_a_list_that_an_mcp_server_sends_item_by_item_is_one_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLBAKE_CONTROL", "1")
+    server = MCPServer("parcels", log_level="ERROR")
+    parcels = mcp_bridge.worlds(server, make=Parcels, state=Parcels.tables)
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True), structured_output=False)
+    def list_parcels(parcel_id: str) -> list[dict[str, Any]]:
+        """The parcels that have the status of one."""
+        every = parcels().parcels
+        return [{"parcel": key, **one} for key, one in every.items() if one["status"] == every[parcel_id]["status"]]
+
+    made = sdk.synthesize(server, 6, max_calls=1)
+    assert made.tasks, str(made)
+    assert all(re.search(r"the parcel with the \w+ \w+ of parcel", str(task.prompt)) for task in made.tasks), made.tasks
 
 
 @pytest.mark.virtual_clock

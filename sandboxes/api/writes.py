@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from random import Random
@@ -577,13 +578,17 @@ class Writer:
     # -- what the server chooses --------------------------------------------------------------------------------------
 
     def _unsent(self, request: Request, table: Table, name: str, shape: Shape, maker: Maker) -> Any:
-        """What a property of a row of `shape` is where it was not sent: the request's default, which answers seldom
-        repeat, or what a fresh row has."""
-        body = nearest(self._shapes, self._body(request), request.sent)
-        told = self._shapes.of(body.properties.get(name, True)).says
-        if "default" in told:
-            return told["default"]
-        return self._fresh(table, name, shape.properties[name], name in shape.required, maker)
+        """What a property of a row of `shape` is where it was not sent: the request's default as if it were sent, which
+        answers seldom repeat, or what a fresh row has where no answer could show that."""
+        shown = shape.properties[name]
+        asked = nearest(self._shapes, self._body(request), request.sent).properties.get(name, True)
+        told, word = self._shapes.of(asked).says, "".join(words_of(name))
+        if "default" in told and name not in table.links and word not in _MADE and word not in CHANGED:
+            with suppress(Problem, Unshown):
+                kept = self._keeper.kept(shown, asked, told["default"], ("body", name))
+                if kept is not NOTHING:
+                    return kept
+        return self._fresh(table, name, shown, name in shape.required, maker)
 
     def _fresh(self, table: Table, name: str, schema: Any, required: bool, maker: Maker) -> Any:
         """What a property of a new row is where nobody said: `NOTHING` where it has none."""

@@ -290,9 +290,19 @@ def build_report(
         },
         comparisons=compare_conditions(conditions, threshold=success_threshold, cluster_by=cluster_by, pairs=compared),
         errors=_errors(conditions, found, compared, success_threshold),
-        examples=choose_examples(conditions, threshold=success_threshold),
+        examples=choose_examples(_in_examples(conditions, compared), threshold=success_threshold),
         training=training,
     )
+
+
+def _in_examples(
+    conditions: Mapping[str, Sequence[Rollout]], compared: Sequence[tuple[str, str]]
+) -> dict[str, Sequence[Rollout]]:
+    """The last condition, after the one that the last comparison sets against it, which is no outside baseline where
+    there is another."""
+    last = list(conditions)[-1]
+    first = next((a for a, b in reversed(compared) if b == last), next(iter(conditions)))
+    return {name: conditions[name] for name in (first, last)}
 
 
 def _errors(

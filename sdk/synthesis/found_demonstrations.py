@@ -38,7 +38,7 @@ from ..verifiers import run_verifier
 from .call_candidates import CallCandidate, CallCandidates, ResultValue, values_of
 from .shared_state import searchable_tools
 from .words import PromptValues, last_name, stems
-from .worlds import at, content_of, demonstration, leaves
+from .worlds import at, content_of, demonstration, leaves, properties
 
 MOST_WORDINGS = 14
 _SHORT = 30
@@ -555,11 +555,16 @@ class _TaskSearch:
         what it was given: that it was done is no answer.
         """
         prompt, known, contents = self._prompt, set[str](), []
+        tools = {tool.name: properties(tool) for tool in self._search.tools()}
+        is_about_one = any(sign.isdigit() for one in prompt.telling for sign in one)
         is_unchanged = rollout.initial_state is not None and rollout.initial_state == rollout.final_state
         for call, record in zip(candidate.calls, rollout.calls, strict=True):
             content = content_of(record.result)
             given, told = _plain(call.arguments), _plain(content)
-            rests = any(one in known or prompt.names(one) for one in given) or not (given or prompt.telling)
+            shown = tools.get(call.tool, {})
+            # A choice of the schema is worded otherwise in a prompt: "done" for "finished".
+            free = {name: value for name, value in call.arguments.items() if "enum" not in shown.get(name, {})}
+            rests = any(one in known or prompt.names(one) for one in given) or not (_plain(free) or is_about_one)
             if not rests and not prompt.covered(" ".join([record.result.text.casefold(), *told])):
                 continue
             known |= told | {str(one.value).casefold() for one in values_of(call.tool, content, prompt)}

@@ -211,6 +211,7 @@ class Describer:
             (column, value)
             for column, value in one.items()
             if column != asked
+            and words(column)
             and isinstance(value, str | int)
             and not isinstance(value, bool)
             and str(value).strip()
@@ -230,6 +231,9 @@ class Describer:
     def _is_key_of(self, one: Mapping[str, Any], column: str, value: Any) -> bool:
         """Whether a value is the key of the row that an element shows: a part's `part_no`. An order's `product` is the
         key of a row that is not like the order."""
+        given = (cell.value for place in self.walked.read_by for cell in self.facts.columns.get(place, ()))
+        if str(value) not in map(str, given):  # no tool reads the row by it
+            return False
         rows = (self.facts.rows[cell.table, cell.key] for cell in self.facts.named_by(value))
         both = [[(row[name], one[name]) for name in row.keys() & one.keys() - {column}] for row in rows]
         return any(pairs and all(str(said) == str(shown) for said, shown in pairs) for pairs in both)

@@ -272,7 +272,11 @@ class Facts:
         """A list has no keys: its rows are named by the column that tells them apart by its kind, if one does."""
         naming = _naming(name, rows)
         for place, row in enumerate(rows):
-            plain = {str(c): value for c, value in row.items() if _is_scalar(value) and not str(c).startswith("@")}
+            plain = {
+                str(c): value
+                for c, value in row.items()
+                if _is_scalar(value) and words(str(c)) and not str(c).startswith("@")
+            }
             self._cells(name, str(place if naming is None else plain[naming]), plain, naming)
 
     def _row(self, table: str, key: str, columns: dict[str, Any], own: str | None = None) -> None:
@@ -319,7 +323,8 @@ def _naming(table: str, rows: Sequence[Mapping[Any, Any]]) -> str | None:
     apart = [
         str(column)
         for column in rows[0]
-        if not str(column).startswith("@")
+        if words(str(column))
+        and not str(column).startswith("@")
         and all(_is_scalar(row.get(column)) for row in rows)
         and len({str(row[column]).casefold() for row in rows}) == len(rows)
     ]
@@ -758,6 +763,8 @@ class Walk:
     steps: list[Step] = field(default_factory=list)
     changes: list[dict[str, Any]] = field(default_factory=list)
     """Of the world, by all steps."""
+    read_by: frozenset[tuple[str, str]] = frozenset()
+    """Tables and columns whose values tools that read are given."""
 
 
 def demonstration(calls: Iterable[Call], closing: str) -> list[Message]:
@@ -774,7 +781,8 @@ async def walk(worlds: Worlds, lessons: Lessons, setup: Setup, length: int, chan
     """`length` calls, all but the last of them reads. Raises `NoWalk`."""
     async with worlds.open(setup) as world:
         before = await told(world)
-        found = Walk(setup, Facts.of(before))
+        feeds = (feed for (tool, _), of in lessons.feeds.items() if tool in lessons.reads for feed in of)
+        found = Walk(setup, Facts.of(before), read_by=frozenset((feed.table, feed.column) for feed in feeds))
         walker = _Walker(found, lessons, chance)
         for place in range(length):
             for tool, sources in walker.proposals(last=place == length - 1):
@@ -967,8 +975,11 @@ class _Walker:
         sources: dict[str, Told | Found] = {}
         for name in wanted:
             source = self._source(tool, name)
-            # Two arguments with one value ask for the same thing twice, such as a transfer to oneself.
-            if source is None or any(source.value == other.value for other in sources.values()):
+            if source is None:
+                return None
+            # Two arguments with one value ask for the same thing twice, such as a transfer to oneself. Switches do not.
+            others = [other.value for other in sources.values() if not isinstance(other.value, bool)]
+            if not isinstance(source.value, bool) and source.value in others:
                 return None
             sources[name] = source
         return sources

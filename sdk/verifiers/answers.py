@@ -875,7 +875,8 @@ def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
     """Whether no negation is right before the words that the answer has at `at`."""
     if form[0] in (*YES, *NO) and len(form) == 1:
         return at == 0
-    negations = _NEGATIONS - {"no"} if is_number(form) or _is_labelled(form, at, answer) else _NEGATIONS
+    at -= _label(form, at, answer)
+    negations = _NEGATIONS - {"no"} if is_number(form) else _NEGATIONS
     if any(token in negations for token in answer[max(0, at - 2) : at]):
         return False
     while at and answer[at - 1] in _LIGHT:
@@ -883,12 +884,15 @@ def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
     return not at or answer[at - 1] not in negations | _CONTRACTED | _UNFULFILLED
 
 
-def _is_labelled(form: list[Token], at: int, answer: list[Token]) -> bool:
-    """Whether a code has a "no" before it that is short for number: "The part no is PN-148C.", "Invoice no. A17"."""
-    if len(form) != 1 or not any(map(str.isdigit, str(form[0]))):
-        return False
-    before = answer[max(0, at - 2) : at]
-    return (before[:1] == ["no"] and before[-1] in _AUXILIARY) or (before[-1:] == ["no"] and before[0] in _NUMBERED)
+def _label(form: list[Token], at: int, answer: list[Token]) -> int:
+    """How many words before a code are its label, with a "no" that is short for number: "The part no is PN-148C.",
+    "Invoice no. A17". What is before them may deny the code: "It is not invoice no. A17"."""
+    if len(form) != 1 or is_number(form) or not any(map(str.isdigit, str(form[0]))):
+        return 0
+    count = 3 if answer[at - 1 : at] and answer[at - 1] in _AUXILIARY else 2
+    label = answer[max(0, at - count) : at]
+    is_labelled = len(label) == count and label[0] in _NUMBERED and label[1] == "no"
+    return count if is_labelled and answer[max(0, at - count - 1) : at - count] not in (["this"], ["that"]) else 0
 
 
 def _clauses(text: str) -> list[tuple[str, list[Token]]]:

@@ -813,7 +813,8 @@ async def test_a_tool_that_hangs_costs_little_more_than_one_call_of_it(
 def _settings_api() -> dict[str, Any]:
     """Settings that a PUT replaces and a PATCH changes."""
     text = {"type": "string"}
-    properties = {"theme": {"enum": ["light", "dark"]}, "nick": text, "email": text, "hints": {"type": "boolean"}}
+    properties = {"theme": {"enum": ["light", "dark"]}, "nick": text, "email": text}
+    properties |= {name: {"type": "boolean"} for name in ("hints", "sounds", "alerts")}
     schema = {"type": "object", "properties": properties, "required": ["theme"]}
     content = {"application/json": {"schema": {"$ref": "#/components/schemas/Settings"}}}
     answers = {"200": {"description": "They.", "content": content}}

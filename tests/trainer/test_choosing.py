@@ -174,6 +174,7 @@ def test_a_run_is_compared_with_verdicts_from_elsewhere_also_when_it_is_finished
     assert [(one.first, one.second) for one in others] == [(c.first, c.second) for c in run.report.comparisons]
     assert report.errors["chosen on validation"].changes["unexplained"].fixed == 2  # errors of the baseline it solves
     assert report.next_steps == run.report.next_steps
+    assert report.examples == run.report.examples
     assert (run.run_dir / "learning_curve.png").read_bytes() != curve
     assert report_of(run.run_dir).comparisons == report.comparisons
     (tmp_path / "large.jsonl").write_text('{"task": "elsewhere", "score": 0}')

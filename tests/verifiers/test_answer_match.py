@@ -884,10 +884,15 @@ async def test_a_numbered_list_on_one_line_is_a_list():
         ("The part no. is PN-148C.", 1),
         ("Part No: PN-148C", 1),
         ("Its part no was PN-148C", 1),
+        ("It is part no. PN-148C", 1),
         ("There is no PN-148C.", 0),
         ("No PN-148C is there.", 0),
         ("We carry no PN-148C.", 0),
         ("The part no is not PN-148C.", 0),
+        ("It is not part no. PN-148C.", 0),
+        ("There is no part no. PN-148C.", 0),
+        ("We have no open order no PN-148C.", 0),
+        ("For this order no PN-148C was found.", 0),
     ],
 )
 async def test_no_before_a_code_is_short_for_number_where_it_names_one(answer, scored):

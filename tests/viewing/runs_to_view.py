@@ -14,6 +14,7 @@ from mcp_bridge import connect
 from mcp_bridge.records import ToolResult
 from sandboxes.helpdesk import Helpdesk
 from sdk.evaluation import build_report
+from sdk.evaluation.faults import find_faults
 from sdk.evaluation.report import note_conditions
 from sdk.policies.scripted import ScriptedAgent, replay_demonstration
 from sdk.progress import Silent
@@ -111,7 +112,9 @@ async def reported_run(path: Path) -> Path:
     with RunFolder.create_or_resume(path, {"model": None, "what": path.name}) as run:
         note_conditions(run, {"before": "untrained", "after GRPO": "after_grpo"}, Helpdesk().tools)
         conditions = {"before": [*run.iter_rollouts("untrained")], "after GRPO": [*run.iter_rollouts("after_grpo")]}
-        report = build_report(conditions, tools=Helpdesk().tools)
+        tools = Helpdesk().tools
+        faults = {name: find_faults(rollouts, threshold=1.0, tools=tools) for name, rollouts in conditions.items()}
+        report = build_report(conditions, faults=faults)
         report.next_steps = ["Raise <b>limits.max_turns</b>."]
         report.write(path)
     return path

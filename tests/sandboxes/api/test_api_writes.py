@@ -148,6 +148,12 @@ def test_what_is_not_sent_has_the_default_of_the_request_in_a_new_row_and_in_one
     assert ok(twin, "putPrice", id=made["id"], note="m")["of"] is True
 
 
+def test_a_default_of_the_request_that_no_answer_could_show_is_not_kept() -> None:
+    twin = prices({"type": "string", "enum": ["eur", "usd"]}, {"type": "string", "default": "auto"})
+    assert ok(twin, "createPrice", note="n").get("of") in (None, "eur", "usd")
+    assert "auto" not in str(twin.state())
+
+
 def test_a_null_empties_a_field_that_answers_have_no_null_for() -> None:
     twin = prices(TEXT, {"type": ["string", "null"]})
     made = ok(twin, "createPrice", of="a", note="n")

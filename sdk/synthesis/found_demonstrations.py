@@ -440,6 +440,9 @@ class _TaskSearch:
         self._search = search
         self._likely = likely
         self._prompt = PromptValues(prompt_text(task))
+        self._is_about_one = any(sign.isdigit() for one in self._prompt.telling for sign in one)
+        """Whether the prompt names one thing by a number or a code."""
+        self._schemas = {tool.name: properties(tool) for tool in search.tools()}
 
     async def through(self) -> Found | str:
         """What was found; otherwise why the verifier pays without a call, or an empty text where nothing was found."""
@@ -551,20 +554,18 @@ class _TaskSearch:
         """What calls returned that can answer the prompt; the right answer in anything else is there by chance.
 
         Such a call was given a value of the prompt or of an earlier such call, or it returned one of the prompt. Where
-        the prompt has none it was given nothing. An act that is not asked for and changed nothing has to tell more than
-        what it was given: that it was done is no answer.
+        the prompt is not about one thing, a call that was given nothing but choices of its schema will do. An act that
+        is not asked for and changed nothing has to tell more than what it was given: that it was done is no answer.
         """
         prompt, known, contents = self._prompt, set[str](), []
-        tools = {tool.name: properties(tool) for tool in self._search.tools()}
-        is_about_one = any(sign.isdigit() for one in prompt.telling for sign in one)
         is_unchanged = rollout.initial_state is not None and rollout.initial_state == rollout.final_state
         for call, record in zip(candidate.calls, rollout.calls, strict=True):
             content = content_of(record.result)
             given, told = _plain(call.arguments), _plain(content)
-            shown = tools.get(call.tool, {})
+            shown = self._schemas.get(call.tool, {})
             # A choice of the schema is worded otherwise in a prompt: "done" for "finished".
             free = {name: value for name, value in call.arguments.items() if "enum" not in shown.get(name, {})}
-            rests = any(one in known or prompt.names(one) for one in given) or not (_plain(free) or is_about_one)
+            rests = any(one in known or prompt.names(one) for one in given) or not (_plain(free) or self._is_about_one)
             if not rests and not prompt.covered(" ".join([record.result.text.casefold(), *told])):
                 continue
             known |= told | {str(one.value).casefold() for one in values_of(call.tool, content, prompt)}

@@ -32,6 +32,7 @@ from .words import (
     shares_noun,
     singular,
     without_id,
+    without_identifying,
     words,
 )
 from .worlds import Cell, Facts, Found, NoWalk, Path, Scalar, Step, Told, Walk, adds, at, deed_of, leaves, properties
@@ -292,11 +293,10 @@ def names_itself(column: str, value: Any, noun: str, facts: Facts) -> bool:
     """Whether a value is the name of what it stands in, such as an order's id, and not of something else."""
     if not without_id(column) or shares_noun(without_id(column), noun):
         return True
-    said = words(column)
-    if said[-1] not in IDENTIFYING:
+    if words(column)[-1] not in IDENTIFYING:
         return False
     named = [cell for cell in facts.named_by(value) if shares_noun(cell.noun, noun)]
-    of = " ".join(word for word in said if word not in IDENTIFYING)
+    of = without_identifying(column)
     if not of or shares_noun(of, noun):
         return bool(named)
     # The `customer_id` of an order, or its `parent_id`, may be the key of another order.

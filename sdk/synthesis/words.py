@@ -110,6 +110,11 @@ def without_id(name: str) -> str:
     return " ".join(found)
 
 
+def without_identifying(name: str) -> str:
+    """What an identifier of any kind is of. Example: `without_identifying("order_number") == "order"`"""
+    return " ".join(word for word in words(name) if word not in IDENTIFYING)
+
+
 def likeness(argument: str, tool: str, table: str, column: str, *, is_key: bool) -> float:
     """How well an argument's name fits a column's, from 0 (only by its type) to 1."""
     wanted, noun, said = words(argument), noun_of(table), words(column)

@@ -31,7 +31,17 @@ from ..errors import ConfigError
 from ..progress import Progress, Silent
 from ..records import Message, ToolCall
 from ..rollouts import derive_seed
-from .words import IDENTIFYING, WRAPPERS, last_name, likeness, noun_of, shares_noun, verb_and_object, without_id, words
+from .words import (
+    WRAPPERS,
+    last_name,
+    likeness,
+    noun_of,
+    shares_noun,
+    verb_and_object,
+    without_id,
+    without_identifying,
+    words,
+)
 
 SEEDS = 24
 """How many worlds are walked where nobody names any: the seeds 1 to this."""
@@ -328,7 +338,7 @@ def _naming(table: str, rows: Sequence[Mapping[Any, Any]]) -> str | None:
         and all(_is_scalar(row.get(column)) for row in rows)
         and len({str(row[column]).casefold() for row in rows}) == len(rows)
     ]
-    ofs = {column: _without_identifying(column) for column in apart}
+    ofs = {column: without_identifying(column) for column in apart}
     identifying = [column for column in apart if ofs[column] != " ".join(words(column))]
     own = [column for column in identifying if not ofs[column] or shares_noun(ofs[column], noun_of(table))]
     if own:
@@ -1051,14 +1061,9 @@ def _belongs(value: Scalar, name: str, tool: str, about: str, path: Path, cells:
     holder = next((part for part in reversed(above) if part not in WRAPPERS), about)  # in {"pet": {"id": 3}}, the pet
     if likeness(name, tool, "_".join(words(holder)), column, is_key=column in ("id", "key")) >= LIKE:
         return True
-    of = _without_identifying(column) if column not in WRAPPERS else ""
+    of = without_identifying(column) if column not in WRAPPERS else ""
     if not of:
-        of = noun_of(_without_identifying(holder))
+        of = noun_of(without_identifying(holder))
     elif isinstance(path[-1], int):  # {"pets": [3, 7]} lists pets, and {"pets": 3} counts them
         of = noun_of(of)
     return any(cell.is_key and shares_noun(cell.noun, of) for cell, _ in cells)
-
-
-def _without_identifying(name: str) -> str:
-    """What an identifier of any kind is of: of `order_number`, "order"."""
-    return " ".join(word for word in words(name) if word not in IDENTIFYING)

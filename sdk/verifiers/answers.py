@@ -876,7 +876,7 @@ def _stands(form: list[Token], at: int, answer: list[Token]) -> bool:
     if form[0] in (*YES, *NO) and len(form) == 1:
         return at == 0
     at -= _label(form, at, answer)
-    negations = _NEGATIONS - {"no"} if is_number(form) else _NEGATIONS
+    negations = _NEGATIONS - {"no"} if is_number(form) else _NEGATIONS  # "order no 4417"
     if any(token in negations for token in answer[max(0, at - 2) : at]):
         return False
     while at and answer[at - 1] in _LIGHT:

@@ -46,8 +46,11 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., str]]:
-    """Serve the page of a run until the test is over; returns its address."""
+def serve(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Serve the page of a run until the test is over; returns its address.
+
+    `tmp_path`: pytest deletes it only after this is closed; a page still asks for rollouts when its test ends.
+    """
     with ExitStack() as servers:
         yield lambda run, **options: servers.enter_context(view([run], port=0, **options)).url
 

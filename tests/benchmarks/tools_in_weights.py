@@ -1,10 +1,11 @@
 """Tools in the weights: training with full schemas, with names only and without tools in the prompt, each as served.
 
     python tests/benchmarks/tools_in_weights.py FOLDER [--workbench CLONE] [--on helpdesk email] [--seeds 0 1 2]
-        [--shown full names none] [--set OPTION=VALUE ...]
+        [--shown full names none] [--after-full] [--set OPTION=VALUE ...]
 
 On the quickstart's helpdesk, and on WorkBench's e-mail (a clone of the benchmark's repository). Each training has a
-warm start and GRPO, the options are the same but `tool_prompt`. Then the model that it hands over is served, and a
+warm start and GRPO, the options are the same but `tool_prompt`. With `--after-full`, names and none are also trained
+from the model that full schemas hand over: twice the training. Then the model that each hands over is served, and a
 client that sends full tools asks it all held-out tasks, one after the other. With `OMP_NUM_THREADS=1` a second is one
 second of one processor, which the cost of 1,000 questions counts. A finished training or measurement is only read: the
 same command goes on where it was stopped, and several may share FOLDER if they differ in `--on`, `--seeds` or
@@ -87,10 +88,12 @@ def served(subject: Subject, model: Path, limits: Limits, folder: Path) -> list[
     return RunFolder.open_to_read(folder).read_rollouts(SINGLE_STAGE)
 
 
-def measured(subject: Subject, folder: Path, changed: dict[str, Any]) -> tuple[list[str], list[Rollout]]:
+def measured(
+    subject: Subject, folder: Path, changed: dict[str, Any], model: Path | None
+) -> tuple[list[str], list[Rollout]]:
     """Success of a run by stage, and the rollouts through the endpoint."""
     config = TrainConfig.of({**subject.options, **changed})
-    train(subject.tools, subject.tasks, subject.verifier, output_dir=folder, config=config, progress=Console())
+    train(subject.tools, subject.tasks, subject.verifier, model, folder, config, progress=Console())
     report = json.loads((folder / "report.json").read_text())
     rates = {name: f"{row['success']['interval']['estimate']:.1%}" for name, row in report["conditions"].items()}
     stages = [next((rate for name, rate in rates.items() if stage in name), "") for stage in ("warm start", "GRPO")]
@@ -122,6 +125,16 @@ def row(found: list[Rollout], cluster_by: str) -> list[str]:
     ]
 
 
+def trainings(options: argparse.Namespace, full: Path) -> Iterable[tuple[str, str, Path | None]]:
+    """What each has in its prompt, its title in the tables, and the model that it begins with. `full`: that of the
+    training with full schemas."""
+    for shown in options.shown:
+        yield shown, shown, None
+    for shown in options.shown if options.after_full else ():
+        if shown != "full":
+            yield shown, f"{shown} after full", full
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -129,8 +142,11 @@ def main() -> None:
     parser.add_argument("--on", nargs="+", choices=("helpdesk", "email"), default=["helpdesk"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--shown", nargs="+", choices=SHOWN, default=SHOWN)
+    parser.add_argument("--after-full", action="store_true", help="names and none from the model of full schemas, too")
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="of `toolbake train`")
     options = parser.parse_args()
+    if options.after_full and "full" not in options.shown:
+        parser.error("--after-full needs full among --shown")
     if "email" in options.on and options.workbench is None:
         parser.error("--on email needs --workbench CLONE")
     more = assigned(options.set, "--set")
@@ -143,17 +159,18 @@ def main() -> None:
         found: dict[str, list[Rollout]] = {}
         lines = ["| seed | tools in the prompt | warm start | after GRPO | as served |", "|" + " --- |" * 5]
         for seed in options.seeds:
-            for shown in options.shown:
+            for shown, title, model in trainings(options, options.folder / f"{name}-full-{seed}" / "model"):
+                folder = options.folder / f"{name}-{title.replace(' ', '-')}-{seed}"
                 changed = {**more, "seed": seed, "tool_prompt": shown}
-                stages, rollouts = measured(subject, options.folder / f"{name}-{shown}-{seed}", changed)
-                found.setdefault(shown, []).extend(rollouts)
-                lines.append(f"| {seed} | {shown} | {' | '.join([*stages, row(rollouts, subject.cluster_by)[0]])} |")
+                stages, rollouts = measured(subject, folder, changed, model)
+                found.setdefault(title, []).extend(rollouts)
+                lines.append(f"| {seed} | {title} | {' | '.join([*stages, row(rollouts, subject.cluster_by)[0]])} |")
         lines += ["", f"| {name}, as served | success | prompt tokens | seconds, median | 95 % within "]
         lines[-1] += "| processor for 1,000 questions | beside full schemas (95 %) |"
         lines.append("|" + " --- |" * 7)
-        for shown, rollouts in found.items():
-            beside = points(rollouts, found["full"], subject.cluster_by) if shown != "full" and "full" in found else ""
-            lines.append(f"| {shown} | {' | '.join([*row(rollouts, subject.cluster_by), beside])} |")
+        for title, rollouts in found.items():
+            beside = points(rollouts, found["full"], subject.cluster_by) if title != "full" and "full" in found else ""
+            lines.append(f"| {title} | {' | '.join([*row(rollouts, subject.cluster_by), beside])} |")
         tables.append("\n".join(lines))
     print("\n\n".join(tables))
 

@@ -461,7 +461,7 @@ class _Maker:
         return attempt < _EVEN_ATTEMPTS_A_TASK * self._plan.n
 
     def _seen_before(self, task: Task) -> str:
-        return _REPEATS if self._seen.problem(task) else ""
+        return _REPEATS if self._seen.problem(task) or self._seen.asks_again(task) else ""
 
 
 @asynccontextmanager

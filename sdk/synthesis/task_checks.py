@@ -143,6 +143,11 @@ class Seen:
     def __init__(self) -> None:
         self._prompts: dict[str, tuple[str, str]] = {}
         self._paths: dict[str, str] = {}
+        self._anywhere: set[tuple[str, str]] = set()
+
+    def asks_again(self, task: Task) -> bool:
+        """Whether a task of whatever world asks and expects the same: who learns one knows the answer to the other."""
+        return (_said(task), _gold(task)) in self._anywhere
 
     def problem(self, task: Task) -> str:
         """Why a task may not stand beside those before it; empty where it may."""
@@ -159,14 +164,19 @@ class Seen:
         prompt, path = _keys(task)
         self._prompts[prompt] = (name, _gold(task))
         self._paths[path] = name
+        self._anywhere.add((_said(task), _gold(task)))
+
+
+def _said(task: Task) -> str:
+    facts = [f"{name}: {fact.value}" for name, fact in task.user.facts.items()] if task.user is not None else []
+    return " / ".join([*(normalised(message.content) for message in task.opening()), *task.later_turns, *facts])
 
 
 def _keys(task: Task) -> tuple[str, str]:
-    facts = [f"{name}: {fact.value}" for name, fact in task.user.facts.items()] if task.user is not None else []
-    said = " / ".join([*(normalised(message.content) for message in task.opening()), *task.later_turns, *facts])
     calls = [[call.name, call.arguments] for message in task.demonstration for call in message.tool_calls]
     setup = _json(task.setup)
-    return f"{setup} {said}", f"{setup} {_json(calls)} {_json(task.expected.get('answer'))} {_json(task.later_turns)}"
+    path = f"{setup} {_json(calls)} {_json(task.expected.get('answer'))} {_json(task.later_turns)}"
+    return f"{setup} {_said(task)}", path
 
 
 def _gold(task: Task) -> str:

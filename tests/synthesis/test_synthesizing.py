@@ -640,6 +640,14 @@ def test_too_few_worlds_give_fewer_tasks_and_the_result_says_so() -> None:
     assert sum(made.left_out.values()) + len(made.tasks) == made.attempts
 
 
+def test_worlds_that_are_equal_give_no_task_twice() -> None:
+    made = sdk.synthesize(bank(), 150, max_calls=1)  # a class whose setup changes nothing: 24 seeds, one world
+    asked = [task.prompt for task in made.tasks]
+    assert 50 < len(asked) < 150
+    assert len(set(asked)) == len(asked)
+    assert "it repeats another task" in str(made)
+
+
 def test_more_calls_than_the_tools_have_a_use_for_leave_no_task_out() -> None:
     made = sdk.synthesize(bank(), 6, max_calls=40)
     assert len(made.tasks) == 6

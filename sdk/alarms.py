@@ -82,7 +82,7 @@ def step_figures(step: int, rollouts: Sequence[Rollout]) -> StepFigures:
 
 
 def is_canary(rollout: Rollout) -> bool:
-    return rollout.task.tags.get(CANARY) == "true"
+    return rollout.task.tags.get(CANARY, "").strip().lower() == "true"  # spreadsheets write TRUE, Python True
 
 
 def said(rollout: Rollout) -> tuple[str, ...]:

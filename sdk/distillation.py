@@ -65,13 +65,16 @@ class Selection:
     """Verified, but a limit ended them in their last message: it is half, or has calls that nobody made."""
     unread: int = 0
     """Verified, but the model wrote a call that could not be read, and such a call must not be taught."""
+    several: int = 0
+    """Verified, but led as several conversations, such as those of sub-agents or after a compaction: together they are
+    none that anybody had."""
     duplicates: int = 0
     beyond_per_task: int = 0
 
     @property
     def seen(self) -> int:
         left_out = self.unscored + self.not_verified + self.not_json + self.cut_off
-        left_out += self.unread + self.duplicates + self.beyond_per_task
+        left_out += self.unread + self.several + self.duplicates + self.beyond_per_task
         return len(self.kept) + left_out
 
 
@@ -93,6 +96,8 @@ def select(rollouts: Iterable[Rollout], *, threshold: float, per_task: int) -> S
             selection.cut_off += 1
         elif any(call.error is not None for message in rollout.messages for call in message.tool_calls):
             selection.unread += 1
+        elif rollout.conversations > 1:
+            selection.several += 1
         else:
             distinct = by_task.setdefault(rollout.task.id, {})
             key = content_key(rollout)
@@ -184,8 +189,8 @@ class DistilledData:
         return (
             f"{len(s.kept)} examples of {s.seen} rollouts in {self.path}; left out: {s.not_verified} not verified, "
             f"{s.unscored} unscored, {s.not_json} that JSON cannot hold, {s.cut_off} that a limit cut off, "
-            f"{s.unread} with a call that cannot be read, {s.duplicates} duplicates, "
-            f"{s.beyond_per_task} beyond those wanted of a task"
+            f"{s.unread} with a call that cannot be read, {s.several} of several conversations, "
+            f"{s.duplicates} duplicates, {s.beyond_per_task} beyond those wanted of a task"
         )
 
     def _repr_markdown_(self) -> str:
@@ -277,8 +282,9 @@ async def distill_async(
         raise ConfigError(
             f"none of {selection.seen} rollouts can be used: {selection.not_verified} are below {threshold:g}, "
             f"{selection.unscored} are unscored, {selection.not_json} hold what JSON cannot, {selection.cut_off} end "
-            f"in a message that a limit cut off, {selection.unread} have a call that cannot be "
-            "read. Lower `threshold`, or take a policy that solves some of the tasks."
+            f"in a message that a limit cut off, {selection.unread} have a call that cannot be read, "
+            f"{selection.several} are several conversations. Lower `threshold`, or take a policy that solves some of "
+            "the tasks."
         )
     lines, of_task = [], Counter[str]()
     for rollout in selection.kept:

@@ -211,6 +211,13 @@ class Task(BaseModel, extra="forbid"):
 
 LARGEST = 1e15
 """Of the numbers of a verdict. Squares and sums of larger ones are infinite, and would make all weights nan."""
+ROUNDING = 1e-9
+"""By so much a score that is a sum may miss what it adds up to: 0.6 + 0.3 + 0.1 is less than 1."""
+
+
+def reaches(score: float, threshold: float = 1.0) -> bool:
+    """Whether a score is as high as a threshold, but for rounding."""
+    return score >= threshold - ROUNDING
 
 
 class Verdict(BaseModel, extra="forbid"):
@@ -337,6 +344,8 @@ class Rollout(BaseModel):
     step: int = -1
     """The training step it was sampled for, -1 outside training."""
     messages: list[Message] = Field(default_factory=list)
+    conversations: int = 1
+    """How many conversations `messages` has, one after the other: an agent of one's own may lead several."""
     calls: list[CallRecord] = Field(default_factory=list)
     user_turns: list[UserTurn] = Field(default_factory=list)
     """What the task's user said and did, the prompt not counted. Its words are in `messages`, too."""

@@ -161,13 +161,26 @@ class KeptConversations:
         if not any(one is conversation for one in self._kept):
             self._kept.append(conversation)
 
+    def separate(self) -> int:
+        """How many conversations there are that do not go on with all that was said before them."""
+        count = said = 0
+        for kept in self._kept:
+            count += not said or sum(one.role == "assistant" for one in kept.opening) < said
+            said += sum(one.role == "assistant" for one in kept.turns)
+        return count
+
     def messages(self) -> list[Message]:
         """One conversation after the other, as their rows are, each assistant message once: where it was sampled. Of
         what else a later one repeats, only what is new. Results have their tools' names, which clients leave out."""
         told: list[Message] = []
         for kept in self._kept:
-            repeated = [one for one in kept.opening if told and (one.role == "assistant" or one in told)]
-            told += [one for one in kept.opening if not any(one is other for other in repeated)] + kept.turns
+            known, new = list(told), []
+            for one in kept.opening:
+                if one in known:
+                    known.remove(one)  # what was said twice is repeated twice
+                elif not told or one.role != "assistant":
+                    new.append(one)
+            told += new + kept.turns
         names = {call.id: call.name for message in told for call in message.tool_calls}
         return [
             message.model_copy(update={"name": names[message.tool_call_id]})
@@ -313,6 +326,7 @@ class HostedRollout:
                 await self._settled.wait()
         if messages := self._kept.messages():
             self._rollout.messages = [*messages, *self._last_words]
+            self._rollout.conversations = self._kept.separate()
 
     @property
     def is_unheard(self) -> bool:
@@ -382,6 +396,9 @@ class HostedRollout:
         except PolicyFailure as error:
             self.fail(error)
             raise ApiError(500, f"the engine failed: {error}", kind="server_error", code="engine_failed") from error
+        except Exception as error:  # a fault of ours or of a policy's code, which the agent must not hide
+            self.fail(error)
+            raise
         if reply is None:
             kept.turns += new  # heard, and never answered
             raise self._ended()
@@ -553,7 +570,7 @@ class Host:
             task = told_task(episode.rollout.task)
             try:
                 while (heard := await rollout.hear_user(await self.program.play(task, endpoint))) is not None:
-                    task = task.model_copy(update={"prompt": heard})
+                    task = told_task(task.model_copy(update={"prompt": heard}))
             except AgentFailure as error:
                 rollout.fail(error)
 

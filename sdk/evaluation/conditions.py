@@ -16,7 +16,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from ..errors import ConfigError, require_number
-from ..records import Rollout, Task
+from ..records import Rollout, Task, reaches
 from .statistics import (
     Interval,
     PassRate,
@@ -200,7 +200,7 @@ class ConditionSummary(BaseModel):
 
 def is_success(rollout: Rollout, threshold: float) -> bool:
     """Whether a scored rollout reaches the threshold. Scores that are sums may miss it by rounding."""
-    return rollout.scored and rollout.verdict is not None and rollout.verdict.score >= threshold - 1e-9
+    return rollout.scored and rollout.verdict is not None and reaches(rollout.verdict.score, threshold)
 
 
 def by_task(rollouts: Iterable[Rollout]) -> dict[str, list[Rollout]]:

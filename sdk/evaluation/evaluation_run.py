@@ -52,6 +52,7 @@ from .measurement import (
     plain_verdicts,
     read_verdicts,
     require_other_names,
+    warn_of_unknown,
 )
 from .report import Report, build_report, call_facts, guard_facts, note_conditions, run_facts
 
@@ -280,7 +281,9 @@ async def evaluate_async(
     require_number("seed", seed, whole=True)
     _require_samples(plan, samples, temperature)
     priced = read_prices(prices, list(plan.policies))
-    tasks = tasks_of_split(load_tasks(prompts), split)
+    every = load_tasks(prompts)
+    warn_of_unknown(elsewhere, every)
+    tasks = tasks_of_split(every, split)
     outside = outside_rollouts(elsewhere, tasks)
     require_cluster(cluster_by, tasks)
     _check_fault_judge(fault_judge)

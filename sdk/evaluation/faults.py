@@ -167,8 +167,11 @@ def ungrounded_argument(
     return None
 
 
-def words_before(rollout: Rollout, turn: int) -> str:
-    """All that was said before the assistant's `turn`-th message (from 1), its own earlier words left out."""
+def words_before(rollout: Rollout, record: CallRecord) -> str:
+    """All that was said before the message with the call, the assistant's own earlier words left out. Conversations of
+    an agent of one's own come one after the other, so that its turn is not the message's place."""
+    asking = ((n, call.id) for n, m in _by_turn(rollout) for call in m.tool_calls)
+    turn = next((n for n, own in asking if own == record.call.id), record.turn)
     return "\n".join(m.content for n, m in _by_turn(rollout) if n < max(turn, 1) and m.role != "assistant")
 
 
@@ -265,7 +268,7 @@ def _bad_calls(rollout: Rollout, gold: list[GoldCall] | None, tools: Mapping[str
         elif any(note.startswith("fault ") and not note.startswith("fault Latency") for note in record.result.notes):
             yield _fault("broken_tool", record, "; ".join(record.result.notes))
         elif gold is None:
-            context = words_before(rollout, record.turn)
+            context = words_before(rollout, record)
             argument = ungrounded_argument(
                 record.call.name, record.call.arguments, context, tools, identifiers_only=True
             )
@@ -300,7 +303,7 @@ def _of_error(
     kind, said = record.result.error_kind, cut(record.result.text, 200)
     if kind == "unknown_tool":
         return _fault("wrong_tool", record, said)
-    argument = ungrounded_argument(record.call.name, record.call.arguments, words_before(rollout, record.turn), tools)
+    argument = ungrounded_argument(record.call.name, record.call.arguments, words_before(rollout, record), tools)
     needed = gold is None or any(call.name == record.call.name for call in gold)
     reads = _only_reads(record.call.name, tools)
     # Looking elsewhere first is allowed, with arguments that are not made up; beyond that no argument makes it right.
@@ -327,7 +330,7 @@ def _beside_gold(
     if wanted is not None:
         differing = wanted.differing(call)
         values = {n: call.arguments[n] for n in differing if n in call.arguments}
-        argument = ungrounded_argument(call.name, values, words_before(rollout, record.turn), tools)
+        argument = ungrounded_argument(call.name, values, words_before(rollout, record), tools)
         detail = f"{_written(call)} in place of {_written(wanted)}"
         kind: FaultKind = "ungrounded_argument" if argument else "wrong_argument"
         yield _fault(kind, record, detail, argument or (differing[0] if differing else ""))

@@ -4,6 +4,7 @@ read."""
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -24,6 +25,8 @@ from ..rollouts.run_context import RunContext
 from ..tasks.task_files import read_json_lines
 from .conditions import ConditionSummary, is_success, summarise_condition
 from .faults import Fault
+
+log = logging.getLogger(__name__)
 
 MEASURED_TEMPERATURE = 0.0
 """Greedy, unless told otherwise. A model that was trained is served so, too."""
@@ -242,6 +245,16 @@ def outside_rollouts(verdicts: OutsideVerdicts, tasks: Sequence[Task]) -> dict[s
                 f"{tasks[0].id!r}; give verdicts on these tasks"
             )
     return conditions
+
+
+def warn_of_unknown(verdicts: OutsideVerdicts, tasks: Iterable[Task]) -> None:
+    """A warning for verdicts on none of `tasks`, those of all splits: ids that are spelled otherwise would leave the
+    verdicts that happen to fit."""
+    known = {task.id for task in tasks}
+    for name, given in verdicts.items():
+        if strange := [one.task for one in given if one.task not in known]:
+            counts = f"{len(strange)} of the {len(given)} verdicts of {name!r} are left out"
+            log.warning("%s: no task has the id %r; ids are like %r", counts, strange[0], min(known))
 
 
 def plain_verdicts(verdicts: OutsideVerdicts) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from pydantic import BaseModel, ValidationError
 
 from mcp_bridge.safe_text import visible
 
-from ..errors import ConfigError, VerifierError, require_number, wrong_fields
+from ..errors import ConfigError, ToolbakeError, VerifierError, require_number, wrong_fields
 from ..evaluation.conditions import is_success
-from ..records import Rollout, Task
+from ..evaluation.statistics import Interval, wilson
+from ..records import Rollout, Task, reaches
 from ..tasks.task_files import read_json_lines
 from ..verifiers import VerifierLike, run_verifier
 from ..worker_pool import work_through
@@ -95,7 +96,7 @@ async def measure_agreement(
 
     await work_through(range(len(examples)), judge_one, at_once=concurrency)
     found = _count(judged, examples, threshold)
-    if isinstance(verifier, Judge) and verifier.cache is not None:
+    if isinstance(verifier, Judge) and verifier.cache is not None and found.examples:
         verifier.cache.put("agreement", {verifier.identity: found.model_dump(exclude={"unscored", "disagreements"})})
     return found
 
@@ -145,12 +146,37 @@ class RankingAgreement(BaseModel, frozen=True):
         pairs = self.above + self.below + self.ties
         return (self.above - self.below) / pairs if pairs else None
 
+    @property
+    def kappa_interval(self) -> Interval | None:
+        """`kappa` with Wilson's interval of the share of pairs in the right order, on kappa's scale. It counts tasks:
+        the pairs of one share rollouts."""
+        if self.kappa is None:
+            return None
+        share = wilson((1 + self.kappa) / 2 * self.tasks, self.tasks)
+        low, middle, high = (2 * end - 1 for end in (share.low, share.estimate, share.high))
+        return Interval(estimate=middle, low=low, high=high)
+
+    def require(self, min_kappa: float, *, option: str) -> None:
+        """Raises `ToolbakeError` where kappa is below `min_kappa`, the value of `option`, or may be chance."""
+        kappa = self.kappa_interval
+        if kappa is None or not reaches(kappa.estimate, min_kappa):
+            shown = "not defined" if kappa is None else f"{kappa.estimate:.2f}"
+            raise ToolbakeError(f"the agreement of the ranking (kappa {shown}) is below {option} {min_kappa:g}")
+        if min_kappa > 0 and kappa.low <= 0:
+            raise ToolbakeError(
+                f"the agreement of the ranking (kappa {kappa.estimate:.2f} on {self.tasks} tasks) may be chance: its "
+                f"interval begins at {kappa.low:.2f}; {option} {min_kappa:g} needs one above 0, so label more tasks"
+            )
+
     def __str__(self) -> str:
-        pairs, kappa = self.above + self.below + self.ties, self.kappa
+        pairs, kappa = self.above + self.below + self.ties, self.kappa_interval
+        shown = (
+            f"{kappa.estimate:.2f} [{kappa.low:.2f}, {kappa.high:.2f}]" if kappa else "not defined: nothing was ranked"
+        )
         lines = [
             f"tasks       {self.tasks} ranked, {len(self.unscored)} without a ranking",
             f"pairs       {pairs}: {self.above} in the right order, {self.below} in the wrong one, {self.ties} ties",
-            "kappa       " + (f"{kappa:.2f}" if kappa is not None else "not defined: nothing was ranked"),
+            f"kappa       {shown}",
             "consistency " + (f"{self.consistency:.2f}" if self.consistency is not None else "-"),
         ]
         lines += ["", *self.disagreements] if self.disagreements else []

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from ..errors import ConfigError, VerifierError
 from ..policies.model_source import ModelSource
-from ..records import Rollout, Verdict
+from ..records import Rollout, Verdict, reaches
 from ..verifiers.combining import checked_parts, joined, run_parts
 from ..verifiers.verifier import VerifierLike, verifier_name
 from .judge_model import Asker, Budget, Spent, escaped, evidence, refused
@@ -164,7 +164,7 @@ class Ranked:
         if (reason := refused(rollout)) is not None:
             return Verdict(score=0.0, explanation=reason)
         verdicts = await run_parts(self.gates, rollout)
-        return joined(verdicts, float(all(verdict.score >= 1 for verdict in verdicts.values())))
+        return joined(verdicts, float(all(reaches(verdict.score) for verdict in verdicts.values())))
 
     async def verify_group(self, rollouts: Sequence[Rollout]) -> Mapping[str, Verdict]:
         """The verdicts of those that are right, with their rank."""

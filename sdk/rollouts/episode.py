@@ -319,7 +319,11 @@ class Episode:
         if self.over.is_set():
             return None
         if len(self.rollout.calls) + self._calls_under_way >= self.limits.max_calls:
-            self.end("call_limit")
+            final = self.final_answer()
+            if final is None:
+                self.end("call_limit")
+            else:  # which had ended it before this call
+                self.end("answered", final)
             return None
         if call.error is not None:  # it could not be read
             return ToolResult(text=call.error, is_error=True, error_kind="invalid_arguments")

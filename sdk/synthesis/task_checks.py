@@ -23,10 +23,11 @@ from sandboxes import diff
 
 from ..connecting import connect
 from ..errors import ConfigError
+from ..evaluation.conditions import is_success
 from ..policies.protocol import Agent, Sampling
 from ..policies.scripted import replay_demonstration
 from ..progress import Progress, Silent, Step
-from ..records import Rollout, Task
+from ..records import Rollout, Task, reaches
 from ..rollouts import derive_seed
 from ..rollouts.engine import RolloutEngine
 from ..rollouts.episode import Job
@@ -109,7 +110,9 @@ def replay_problem(rollout: Rollout) -> str:
     if rollout.verdict is None:
         return "its end could not be judged"
     lines = [line for line in rollout.verdict.explanation.splitlines() if not _RIGHT.match(line)]
-    return "" if rollout.verdict.score >= 1 else "; ".join(lines) or f"its score is {rollout.verdict.score:g}, not 1"
+    return (
+        "" if reaches(rollout.verdict.score) else "; ".join(lines) or f"its score is {rollout.verdict.score:g}, not 1"
+    )
 
 
 def wording_problem(rollout: Rollout) -> str:
@@ -362,12 +365,15 @@ async def tried(
         for n in range(attempts)
     ]
     rollouts = await engine.run(jobs, sampling=Sampling(temperature=1.0, max_tokens=limits.max_turn_tokens))
-    scored = [rollout for rollout in rollouts if rollout.scored and rollout.verdict is not None]
-    wrong = [r for r in scored if r.verdict is not None and r.verdict.score < 1 and r.stop_reason == "answered"]
-    ends = Counter(_end(rollout) for rollout in wrong if any(not record.result.is_error for record in rollout.calls))
+    scored = [rollout for rollout in rollouts if rollout.scored]
+    wrong = [rollout for rollout in scored if not is_success(rollout, 1.0)]
+    ends = Counter(
+        _end(rollout)
+        for rollout in wrong
+        if rollout.stop_reason == "answered" and any(not record.result.is_error for record in rollout.calls)
+    )
     most = max(ends.values(), default=0)
-    success = (len(scored) - sum(r.verdict is not None and r.verdict.score < 1 for r in scored)) / max(1, len(scored))
-    return Tried(success, len(scored), most), rollouts
+    return Tried((len(scored) - len(wrong)) / max(1, len(scored)), len(scored), most), rollouts
 
 
 def is_left_out(task: Task, rollouts: Sequence[Rollout], band: tuple[float, float]) -> bool:

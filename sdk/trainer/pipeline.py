@@ -34,6 +34,7 @@ from ..evaluation.measurement import (
     plain_verdicts,
     read_verdicts,
     summarise_served,
+    warn_of_unknown,
 )
 from ..evaluation.report import CONDITIONS, Report, build_report
 from ..evaluation.report_text import render_short_markdown
@@ -173,6 +174,8 @@ async def train_async(
     try:
         tasks = split_for_training(prompts, options)
         elsewhere = read_verdicts(verdicts, (UNTRAINED, _AFTER_WARM_START, _AFTER_GRPO, CHOSEN))
+        every = [*tasks.train, *tasks.validation, *tasks.heldout]
+        warn_of_unknown(elsewhere, every)
         outside_rollouts(elsewhere, tasks.heldout)  # refused before anything starts
         counts_steps = options.warm_start.max_steps is None
         options, settled = settle(options, tasks)
@@ -184,7 +187,6 @@ async def train_async(
         connecting = connect(
             tools, call_timeout_s=options.limits.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
         )
-        every = [*tasks.train, *tasks.validation, *tasks.heldout]
         async with connecting as source, host_of(program) as host, AsyncExitStack() as stack:
             source.for_training(options.allow_destructive)
             options.limits.check(source.tools)

@@ -191,11 +191,11 @@ class RuleUser:
         told += [name for name, fact in user.facts.items() if any(_is_choice(fact, one) for one in asking)]
         if not asking and not told:
             return turn.model_copy(update={"ended": True})
+        wrong = {name for one in asking for name in _contradicted(user.facts, one)}
+        told = [name for name in user.facts if name in told or name in wrong]
         known = {name for before in rollout.user_turns for name in before.told}
         if set(told) <= known and self._unhelped(rollout) >= PATIENCE:
             return turn.model_copy(update={"ended": True})
-        wrong = [name for name, fact in user.facts.items() if any(_contradicts(name, fact, one) for one in asking)]
-        told = [name for name in user.facts if name in told or name in wrong]
         said = ["No."] if wrong else []
         said += [await _told(user, name, turn, call) for name in told]
         if not told:
@@ -236,15 +236,32 @@ def _as_text(value: object) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def _contradicts(name: str, fact: Fact, sentence: str) -> bool:
-    """Whether a question for yes or no names this fact with another value: numbers and codes alone are compared."""
+def _contradicted(facts: Mapping[str, Fact], sentence: str) -> list[str]:
+    """The facts that a question for yes or no names with another value: numbers and codes alone are compared. One that
+    shares less of its name with the question than another fact does is not meant: "Is the customer id 55?"."""
+    if not is_yes_or_no(sentence):
+        return []
+    said = set(words(sentence))
+    shared = {name: said & set(words(name.replace("_", " "))) for name in facts}
+    meant = [name for name, own in shared.items() if own and not any(own < other for other in shared.values())]
+    return [name for name in meant if _has_another_value(facts[name], sentence)]
+
+
+def _has_another_value(fact: Fact, sentence: str) -> bool:
     value = str(fact.value)
-    if fact.call is not None or not _CODE.fullmatch(value) or not is_yes_or_no(sentence):
+    if fact.call is not None or isinstance(fact.value, bool) or not any(map(str.isdigit, value)):
         return False
+    if not _CODE.fullmatch(value):  # "10:30", "12 Hill Street": the same with other numbers
+        alike = r"\d+".join(map(re.escape, re.split(r"\d+", value)))
+        found = re.findall(rf"(?<!\w){alike}(?!\w)", sentence, re.IGNORECASE)
+        return bool(found) and value.casefold() not in (one.casefold() for one in found)
+    if not isinstance(fact.value, str):  # an amount, however it is written: "1,000", "2.50"
+        numbers = re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", sentence))
+        if any(float(one) == fact.value for one in numbers):
+            return False
     said = [found for found in _CODE.findall(sentence) if found.casefold() != value.casefold()]
-    telling = set(words(name.replace("_", " "))) & set(words(sentence))
     own = rf"(?<!\d)(?<!\d[.,]){re.escape(value)}(?![.,]?\d)"
-    return bool(said and telling) and re.search(own, sentence, re.IGNORECASE) is None
+    return bool(said) and re.search(own, sentence, re.IGNORECASE) is None
 
 
 def _is_choice(fact: Fact, sentence: str) -> bool:

@@ -8,10 +8,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from ..errors import ConfigError, VerifierError, require_number
-from ..records import Rollout, Verdict
+from ..records import ROUNDING, Rollout, Verdict, reaches
 from .verifier import ReadyMade, VerifierLike, check_verifier, judges_groups, run_verifier, verifier_name
-
-_RIGHT = 1.0
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -41,7 +39,7 @@ class all_of(_Combination):
     """
 
     def _score(self, verdicts: Mapping[str, Verdict]) -> float:
-        return float(all(verdict.score >= _RIGHT for verdict in verdicts.values()))
+        return float(all(reaches(verdict.score) for verdict in verdicts.values()))
 
 
 class any_of(_Combination):
@@ -51,7 +49,7 @@ class any_of(_Combination):
     """
 
     def _score(self, verdicts: Mapping[str, Verdict]) -> float:
-        return float(any(verdict.score >= _RIGHT for verdict in verdicts.values()))
+        return float(any(reaches(verdict.score) for verdict in verdicts.values()))
 
 
 @dataclass(init=False, eq=False, repr=False)
@@ -101,7 +99,7 @@ class gated(ReadyMade):
 
     async def verify(self, rollout: Rollout) -> Verdict:
         verdicts = await run_parts(self.gates, rollout)
-        if any(verdict.score < _RIGHT for verdict in verdicts.values()):
+        if not all(reaches(verdict.score) for verdict in verdicts.values()):
             return joined(verdicts, 0.0)
         verdicts = await run_parts((self.then,), rollout, before=verdicts)
         return joined(verdicts, list(verdicts.values())[-1].score)
@@ -173,7 +171,7 @@ class lexicographic(_Combination):
         base = self.levels + 1
         total = 0
         for verdict in verdicts.values():
-            total = total * base + math.floor(verdict.score * self.levels + 1e-9)
+            total = total * base + math.floor(min(1.0, max(0.0, verdict.score)) * self.levels + 1e-9)
         return float(total / (self.levels * base ** (len(verdicts) - 1)))
 
 
@@ -216,12 +214,12 @@ class extra_credit(ReadyMade):
     async def verify(self, rollout: Rollout) -> Verdict:
         verdicts = await run_parts((self.right,), rollout)
         (name, first), *_ = verdicts.items()
-        if first.score > 1:
+        if first.score > 1 + ROUNDING:
             raise VerifierError(
                 f"extra_credit: {name} scored {first.score:g}, more than 1, so that the extra could outweigh a part of "
                 "it; give a verifier whose scores are at most 1"
             )
-        if first.score < 1:
+        if not reaches(first.score):
             return joined(verdicts, first.score)
         verdicts = await run_parts(self.extras, rollout, before=verdicts)
         earned = dict(list(verdicts.items())[1:])
@@ -240,7 +238,7 @@ def _sum(weights: Sequence[float], verdicts: Mapping[str, Verdict]) -> float:
 
 
 def _require_share(name: str, score: float, where: str) -> None:
-    if not 0 <= score <= 1:
+    if not -ROUNDING <= score <= 1 + ROUNDING:
         raise VerifierError(f"{where}: {name} scored {score:g}; a part must score from 0 to 1")
 
 

@@ -34,7 +34,7 @@ from .text_tokens import (
     tokenize,
 )
 from .value_checks import shortened, too_long
-from .verifier import ReadyMade, VerifierLike, call_in_thread, run_verifier, verifier_name
+from .verifier import ReadyMade, VerifierLike, call_in_thread, plain_value, run_verifier, verifier_name
 
 _LEARN = "know|say|tell|answer|find|determine|identify|locate|establish|confirm|verify|retrieve|help"
 _LEARNT = "known|said|told|answered|found|determined|identified|located|established|confirmed|verified|retrieved"
@@ -138,9 +138,10 @@ def minicheck(scorer: Any, *, batch_column: int = 1) -> Checker:
 
     def _ask(claims: Mapping[bytes, tuple[str, str]]) -> None:
         found = scorer.score(docs=[one for one, _ in claims.values()], claims=[one for _, one in claims.values()])
+        answers = dict(zip(claims, map(float, found[batch_column]), strict=True))  # all, or none: which is whose?
         while len(known) > _MOST_KNOWN:
             del known[next(iter(known))]  # the oldest
-        known.update(zip(claims, map(float, found[batch_column]), strict=True))
+        known.update(answers)
 
     return check
 
@@ -270,7 +271,7 @@ async def _probability(check: Checker, document: str, claim: str) -> float:
         found = check(document, claim)
     else:
         found = await call_in_thread(lambda pair: check(*pair), (document, claim))
-    probability = await found if isawaitable(found) else found
+    probability = plain_value(await found if isawaitable(found) else found)
     if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
         raise VerifierError(f"the checker returned {shortened(probability)}; it must be a probability from 0 to 1")
     return float(probability)

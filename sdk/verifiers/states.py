@@ -12,7 +12,7 @@ from sandboxes import diff
 from ..errors import ConfigError, VerifierError
 from ..records import Rollout, Task, Verdict
 from .value_checks import first_schema_problem, holds_json, missing_expected, same_json, shortened, wrong_expected
-from .verifier import ReadyMade
+from .verifier import ReadyMade, plain_value
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Several right final states: a condition in place of one gold state.
@@ -78,7 +78,7 @@ class state_where(ReadyMade):
                 raise missing_expected(task, needed)
             where = f"task {task.id!r}: expected['state_schema']"
             return first_schema_problem(task.expected["state_schema"], dict(state), where)
-        found = self.condition(state, task)
+        found = plain_value(self.condition(state, task))
         if not isinstance(found, bool):
             raise VerifierError(f"state_where: the condition returned {shortened(found)}; it must return True or False")
         return None if found else "the final state does not meet the condition"

@@ -311,6 +311,11 @@ def as_verdict(found: Any, name: str) -> Verdict:
         ) from error
 
 
+def plain_value(found: Any) -> Any:
+    """One value of numpy or torch, also of type bool, as Python's; everything else as it is."""
+    return found.item() if getattr(found, "ndim", None) == 0 and hasattr(found, "item") else found
+
+
 def _as_verdict(found: Any, name: str) -> Verdict:
     if isinstance(found, Verdict):
         try:  # validated again: fields may have been set after it was built
@@ -319,8 +324,7 @@ def _as_verdict(found: Any, name: str) -> Verdict:
             raise VerifierError(
                 f"the verifier {name} returned {found!r}: {error.errors()[0]['msg']}; {_FIX}"
             ) from error
-    if getattr(found, "ndim", None) == 0 and hasattr(found, "item"):  # one value of numpy or torch, also of type bool
-        found = found.item()
+    found = plain_value(found)
     if isinstance(found, numbers.Real | Decimal):  # bool among them
         try:
             score = float(found)

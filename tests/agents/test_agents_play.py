@@ -90,6 +90,12 @@ async def test_limits_end_a_rollout_of_an_agent_where_they_end_one_of_the_own_lo
     assert what_was_played(by_agent) == what_was_played(own)
 
 
+async def test_the_answer_of_a_final_tool_is_kept_where_one_more_call_is_one_too_many():
+    limits = {"final_tools": {"get_order": "order_id"}, "max_calls": 1}
+    found = await play(plain_agent, ScriptedAgent([[call("1"), call("2")], "Done."]), limits=limits)
+    assert (found.stop_reason, found.answer, len(found.calls)) == ("answered", "1", 1)
+
+
 async def test_uses_of_tools_of_its_own_are_no_calls():
     note = {"type": "function", "function": {"name": "note", "parameters": {"type": "object", "properties": {}}}}
 

@@ -423,3 +423,18 @@ async def test_an_engine_that_fails_leaves_the_rollout_unscored_at_the_policy():
     own, by_agent = [await play(agent, ScriptedAgent([call()])) for agent in (None, plain_agent)]
     assert own.failure.boundary == "policy"
     assert by_agent.failure == own.failure
+
+
+async def test_a_policy_whose_code_raises_is_no_failure_of_an_agent_that_swallows_errors():
+    async def tolerant(task, endpoint):
+        try:
+            return await plain_agent(task, endpoint)
+        except openai.APIError:
+            return "I could not do that."
+
+    def script(messages, seed):
+        return call() if messages[-1].role == "user" else {}["the template"]
+
+    for agent in (None, tolerant):
+        with pytest.raises(KeyError, match="the template"):
+            await play(agent, ScriptedAgent(script))

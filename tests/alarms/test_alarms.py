@@ -159,8 +159,9 @@ def test_one_answer_paid_for_on_different_tasks_is_an_alarm():
     assert repeated_answers(0, [one(0, n, 1, "shipped", gold="shipped") for n in range(9)], SETTINGS) == []
 
 
-def test_a_canary_that_is_earned_is_an_alarm_every_time_and_counts_in_no_figure():
-    canary = {"canary": "true"}
+@pytest.mark.parametrize("written", ["true", "TRUE", "True"])  # by hand, by a spreadsheet, by Python
+def test_a_canary_that_is_earned_is_an_alarm_every_time_and_counts_in_no_figure(written):
+    canary = {"canary": written}
     earned = one(3, 1, 1, tags=canary)
     (alarm,) = canaries_earned(3, [earned, one(3, 2, 1)], SETTINGS)
     assert (alarm.kind, alarm.rollouts) == ("canary", [earned.id])

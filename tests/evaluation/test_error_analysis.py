@@ -62,6 +62,25 @@ def unreadable() -> Rollout:
     )
 
 
+def delegated() -> Rollout:
+    """A sub-agent's conversation, which comes after the whole of its agent's, though its call was made in turn 2."""
+    call = ToolCall(id="c1", name="get_order", arguments={"order_id": "9999"})
+    agents = [
+        Message(role="user", content="Where is my order?"),
+        Message(role="assistant", content="I ask the desk."),
+        Message(role="user", content="The desk found nothing."),
+        Message(role="assistant", content="It is lost."),
+    ]
+    sub_agents = [
+        Message(role="user", content="Look for order 9999."),
+        Message(role="assistant", tool_calls=[call]),
+        Message(role="tool", content=MISSING.text, tool_call_id="c1"),
+        Message(role="assistant", content="Nothing."),
+    ]
+    calls = [CallRecord(turn=2, call=call, result=MISSING)]
+    return played(messages=[*agents, *sub_agents], calls=calls, turns=4, expected={})
+
+
 FAULTY = ToolResult(text='{"order_id": "4417"}', notes=("fault PartialAnswer: two of three fields are gone",))
 PATTERN = {
     "name": "get_order",
@@ -107,6 +126,7 @@ CASES = {
         played(("get_order", {"order_id": "9999"}, SHIPPED), expected={}),
         *("ungrounded_argument", 1, "get_order.order_id"),
     ),
+    "an order that a sub-agent was told": (delegated(), "wrong_argument", 2, "get_order"),
     "another argument from the prompt": (
         played(("get_order", {"order_id": "order"}, SHIPPED)), "wrong_argument", 1, "get_order.order_id"
     ),

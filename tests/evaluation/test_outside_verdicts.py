@@ -116,6 +116,15 @@ async def test_a_file_that_cannot_be_compared_with_is_refused(file: Path, text: 
         await measured(file)
 
 
+async def test_verdicts_on_what_is_no_task_are_left_out_with_a_warning(
+    file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(file, '{"task": "t0", "score": 1}\n{"task": "t-1", "score": 0}\n{"task": "t-2", "score": 0}')
+    await measured(file)
+    said = "2 of the 3 verdicts of 'large' are left out: no task has the id 't-1'; ids are like 't0'"
+    assert [record.getMessage() for record in caplog.records] == [said]
+
+
 async def test_a_line_ends_where_json_lines_end(file: Path) -> None:
     write(file, '{"task": "t0", "score": 1, "components": {"side\u2028effects": 0}}')
     report = await measured(file)

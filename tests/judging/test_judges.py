@@ -291,6 +291,18 @@ async def test_an_agreement_on_few_examples_or_on_few_of_one_label_does_not_coun
     assert (await run_verifier(verifier, one("shipped"))).score == 1
 
 
+async def test_a_check_in_which_nothing_was_judged_leaves_what_was_measured_before(endpoint, tmp_path):
+    def build(**options):
+        return judge((endpoint, "honest"), gold=True, cache=tmp_path / "judge.db", min_kappa=0.6, **options)
+
+    good, others = write(tmp_path / "g.jsonl", labels(6, 6)), tmp_path / "others.jsonl"
+    await measure_agreement(build(), labelled_examples(good))
+    others.write_text(good.read_text().replace('"answer": "', '"answer": "It '))
+    found = await measure_agreement(build(budget=Budget(calls=0)), labelled_examples(others))
+    assert (found.examples, len(found.unscored)) == (0, 12)
+    assert (await run_verifier(build(), one("shipped"))).score == 1
+
+
 def check_in_shell(examples, endpoint, tmp_path, model="honest"):
     from sdk.cli.app import app
 

@@ -58,8 +58,13 @@ async def test_labels_that_compare_nothing_are_refused(endpoint: str, tmp_path: 
 
 
 def test_the_command_measures_the_gates_and_the_ranking(endpoint: str, tmp_path: Path) -> None:
-    labelled = examples(tmp_path / "l.jsonl", (["a"], ["aaa"]), (["b"], ["bbb"]))
-    for by, code, said in (("honest", 0, "2 in the right order"), ("place", 1, "kappa 0.00) is below --min-kappa")):
+    four = examples(tmp_path / "four.jsonl", *(([right], [3 * right]) for right in "abcd"))
+    two = examples(tmp_path / "two.jsonl", (["a"], ["aaa", "aaaa"]), (["b"], ["bbb", "bbbb"]))
+    for by, labelled, code, said in (
+        ("honest", four, 0, "kappa       1.00 [0.02, 1.00]"),
+        ("place", four, 1, "kappa 0.00) is below --min-kappa"),
+        ("honest", two, 1, "kappa 1.00 on 2 tasks) may be chance"),
+    ):
         file = tmp_path / f"ranks_by_{by}.py"
         file.write_text(
             "from sdk.judging import Ranker, ranked\n"

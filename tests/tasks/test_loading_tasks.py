@@ -210,6 +210,13 @@ def test_messages_may_have_openais_form():
     ]
 
 
+@pytest.mark.parametrize("field", ["prompt", "demonstration"])
+def test_reasoning_may_have_the_name_that_endpoints_give_it(field):
+    thought = {"role": "assistant", "content": "Hi.", "reasoning_content": "Hm."}
+    (task,) = load_tasks({"prompt": "a", field: [thought]})
+    assert getattr(task, field) == [Message(role="assistant", content="Hi.", reasoning="Hm.")]
+
+
 @pytest.mark.parametrize("empty", [[], {}, "", "   ", [""], iter(())])
 def test_nothing_to_do_is_an_error(empty):
     with pytest.raises(ConfigError, match=r"no task|no 'prompt'|prompt is empty"):

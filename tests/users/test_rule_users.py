@@ -75,10 +75,40 @@ def test_a_fact_is_asked_for_by_its_name_or_by_words_of_ones_own(message: str, t
     assert asked_facts(User(scenario="x", facts=facts).facts, message) == told
 
 
-async def test_a_user_corrects_another_value_and_agrees_to_its_own() -> None:
+@pytest.mark.parametrize(
+    ("facts", "wrong", "right", "correction"),
+    [
+        ({"order id": "2342"}, "Shall I cancel order 9999?", "So it is order 2342, right?", "The order id is 2342."),
+        (
+            {"order id": "2342", "customer id": "55"},
+            *("Is your customer id 56?", "Is your customer id 55?", "The customer id is 55."),
+        ),
+        ({"time": "10:30"}, "Is the time 11:30?", "Is the time 10:30?", "The time is 10:30."),
+        (
+            {"address": "12 Hill Street"},
+            *("Do you live at the address 14 Hill Street?", "Is your address 12 hill street?"),
+            "The address is 12 Hill Street.",
+        ),
+        (
+            {"phone": "+49 30 1234"},
+            *("Is your phone +49 30 9999?", "Is your phone +49 30 1234?", "The phone is +49 30 1234."),
+        ),
+        ({"amount": 1000}, "Is the amount 1,001?", "Is the amount 1,000?", "The amount is 1000."),
+        ({"price": 2.5}, "Is the price $2.75?", "Is the price $2.50?", "The price is 2.5."),
+    ],
+)
+async def test_a_user_corrects_another_value_and_agrees_to_its_own_in_whatever_form(
+    facts: dict[str, Any], wrong: str, right: str, correction: str
+) -> None:
+    rollout = await talk(User(scenario=CANCEL, facts=facts), [wrong, right, "Done."])
+    assert [turn.said for turn in rollout.user_turns] == [f"No. {correction}", "Yes, please.", ""]
+
+
+async def test_a_user_corrects_a_wrong_value_after_two_questions_that_it_only_agreed_to() -> None:
     user = User(scenario=CANCEL, facts={"order id": "2342"})
-    rollout = await talk(user, ["Shall I cancel order 9999?", "So it is order 2342, right?", "Done."])
-    assert [turn.said for turn in rollout.user_turns] == ["No. The order id is 2342.", "Yes, please.", ""]
+    rollout = await talk(user, ["Shall I begin?", "May I go on?", "Is the order id 9999?", "Done."])
+    corrected = ["Yes, please.", "Yes, please.", "No. The order id is 2342.", ""]
+    assert [turn.said for turn in rollout.user_turns] == corrected
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,38 @@ async def test_an_agent_that_knows_nothing_of_later_turns_hears_them_in_one_unbr
     assert by_agent.rows == built_in.rows
 
 
+async def test_an_agent_that_writes_into_what_it_is_told_changes_neither_the_talk_nor_its_rows():
+    told = []
+
+    async def writing(task, endpoint):
+        told.append([message.content for message in task.opening()])
+        said = await agent(task, endpoint)
+        for message in task.opening():
+            message.content += " (answered)"
+        return said
+
+    task = sdk.Task(prompt="Hi.", later_turns=["And then?", "Thanks."])
+    found, plain = [await by(one, ["One.", "Two.", "Three."], task) for one in (writing, agent)]
+    assert told[-1] == ["Hi.", "One.", "And then?", "Two.", "Thanks."]
+    assert (found.messages, found.rows) == (plain.messages, plain.rows)
+
+
+async def test_what_a_user_says_twice_is_noted_twice_where_an_agent_drops_the_reasoning():
+    async def forgetful(task, endpoint):
+        prompt = [message.model_copy(update={"reasoning": None}) for message in task.opening()]
+        return await agent(task.model_copy(update={"prompt": prompt}), endpoint)
+
+    def thinking(messages, seed):
+        lines = ["Shall I cancel order 2342?", "Shall I refund it, too?", "Done."]
+        said = lines[sum(message.role == "assistant" for message in messages)]
+        return sdk.Message(role="assistant", content=said, reasoning="Hm.")
+
+    found, built_in = [await by(one, thinking) for one in (forgetful, None)]
+    assert [turn.said for turn in found.user_turns] == ["Yes, please.", "Yes, please.", ""]
+    assert found.messages == built_in.messages
+    assert len(found.rows) == 3
+
+
 async def test_an_agent_that_sends_later_turns_itself_sends_each_once():
     async def sending(task, endpoint):
         for later in [None, *task.later_turns]:

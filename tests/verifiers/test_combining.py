@@ -9,7 +9,9 @@ from sdk.errors import ConfigError, VerifierError
 from sdk.evaluation.report import build_report
 from sdk.records import Verdict
 from sdk.verifiers import (
+    all_of,
     answer_match,
+    any_of,
     extra_credit,
     gated,
     lexicographic,
@@ -45,6 +47,18 @@ async def test_a_closed_gate_gives_nothing_and_what_is_behind_it_does_not_run():
     verdict = await run_verifier(gated(fixed(1), then=costly), rollout("x"))
     assert (verdict.score, verdict.components) == (0.7, {"says": 1.0, "costly": 0.7})
     assert ran == ["r1"]
+
+
+@pytest.mark.parametrize("right", [0.6 + 0.3 + 0.1, 0.4 + 0.2 + 0.3 + 0.1])  # just below 1, and just above
+async def test_parts_that_add_up_to_one_but_for_rounding_are_right(right):
+    assert right != 1
+    assert await score_of(all_of(fixed(right), fixed(1))) == 1
+    assert await score_of(any_of(fixed(right), fixed(0))) == 1
+    assert await score_of(gated(fixed(right), then=fixed(0.7))) == 0.7
+    assert await score_of(extra_credit(fixed(right), {fixed(0.5): 0.2})) == pytest.approx(1.1)
+    assert await score_of(lexicographic(fixed(right), fixed(right))) == await score_of(
+        lexicographic(fixed(1), fixed(1))
+    )
 
 
 async def test_a_watcher_is_kept_and_earns_nothing():

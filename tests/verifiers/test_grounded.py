@@ -4,6 +4,7 @@ import sys
 import threading
 
 import anyio
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -416,6 +417,28 @@ async def test_claims_of_one_answer_and_of_many_are_checked_together_and_in_few_
             group.start_soon(ask, answer)
     assert [found[answer] for answer in answers] == [1, -1, 1]
     assert sizes[1] > 1, "those that came meanwhile were one call"
+
+
+async def test_claims_of_a_batch_that_fails_are_asked_for_one_by_one():
+    class OneTooFew(Scorer):
+        def score(self, docs, claims):
+            labels, found, *rest = super().score(docs, claims)
+            return labels, found[: max(1, len(found) - 1)], *rest
+
+    checker, found = minicheck(OneTooFew()), {}
+
+    async def ask(answer):
+        found[answer] = await score(answer, FIND, ORDER, checker=checker)
+
+    async with anyio.create_task_group() as group:
+        for answer in ("made up", "made up too", "order 4417 shipped on monday", "invented"):
+            group.start_soon(ask, answer)
+    assert found == {"made up": -1, "made up too": -1, "order 4417 shipped on monday": 1, "invented": -1}
+
+
+@pytest.mark.parametrize("number", [np.float32(0.9), np.array(0.9)])
+async def test_a_checker_may_return_a_number_of_numpy(number):
+    assert await score("Anything at all.", FIND, checker=lambda document, claim: number) == 1
 
 
 async def test_a_minicheck_model_is_asked_once_for_equal_claims_and_again_after_a_failure():

@@ -1,5 +1,6 @@
 """Calls with arguments that may be right in more than one way, and states that meet a condition."""
 
+import numpy as np
 import pytest
 from rollouts_for_verifiers import rollout
 
@@ -235,6 +236,8 @@ async def test_a_condition_that_came_true_is_right_where_nothing_else_changed():
     more = await judge(verifier, before=OPEN, after=MORE)
     assert (more.score, more.components) == (0, {"state": 1.0, "nothing_else": 0.0})
     assert "changed besides: orders.total" in more.explanation
+    of_numpy = state_where(lambda state, task: np.bool_(one_is_closed(state, task)), may_change=("orders.status",))
+    assert [(await judge(of_numpy, before=OPEN, after=end)).score for end in (ONE, OPEN)] == [1, 0]
     for wider in (("orders",), "anything"):
         assert (await judge(state_where(one_is_closed, may_change=wider), before=OPEN, after=MORE)).score == 1
 

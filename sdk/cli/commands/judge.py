@@ -76,9 +76,8 @@ def check(
 
     found, ranking = anyio.run(measure)
     found.require(min_kappa, option="--min-kappa")
-    if ranking is not None and (ranking.kappa is None or ranking.kappa < min_kappa):
-        shown = "not defined" if ranking.kappa is None else f"{ranking.kappa:.2f}"
-        raise ToolbakeError(f"the agreement of the ranking (kappa {shown}) is below --min-kappa {min_kappa:g}")
+    if ranking is not None:
+        ranking.require(min_kappa, option="--min-kappa")
 
 
 Rows = Annotated[Path, arg("ROWS", "A .jsonl file of objects.", default=False)]

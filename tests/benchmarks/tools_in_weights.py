@@ -85,7 +85,10 @@ def served(subject: Subject, model: Path, limits: Limits, folder: Path) -> list[
                 output_dir=folder,
                 progress=Console(),
             )
-    return RunFolder.open_to_read(folder).read_rollouts(SINGLE_STAGE)
+    rollouts = RunFolder.open_to_read(folder).read_rollouts(SINGLE_STAGE)
+    return [
+        one.model_copy(update={"id": f"{folder.name}/{one.id}"}) for one in rollouts
+    ]  # of several seeds, each counts
 
 
 def measured(

@@ -162,11 +162,16 @@ class KeptConversations:
             self._kept.append(conversation)
 
     def separate(self) -> int:
-        """How many conversations there are that do not go on with all that was said before them."""
-        count = said = 0
+        """How many conversations there are that do not begin with all that was said before them; the assistant's words
+        may be other ones, and without its reasoning."""
+        count, told = 0, list[Message]()
         for kept in self._kept:
-            count += not said or sum(one.role == "assistant" for one in kept.opening) < said
-            said += sum(one.role == "assistant" for one in kept.turns)
+            goes_on = 0 < len(told) < len(kept.opening) and all(
+                one == other or one.role == other.role == "assistant"
+                for one, other in zip(kept.opening, told, strict=False)
+            )
+            count += not goes_on
+            told = [*([] if goes_on else told), *kept.opening, *kept.turns]
         return count
 
     def messages(self) -> list[Message]:
@@ -174,11 +179,13 @@ class KeptConversations:
         what else a later one repeats, only what is new. Results have their tools' names, which clients leave out."""
         told: list[Message] = []
         for kept in self._kept:
-            known, new = list(told), []
+            known, new = [one for one in told if one.role != "assistant"], []
             for one in kept.opening:
+                if told and one.role == "assistant":
+                    continue
                 if one in known:
                     known.remove(one)  # what was said twice is repeated twice
-                elif not told or one.role != "assistant":
+                else:
                     new.append(one)
             told += new + kept.turns
         names = {call.id: call.name for message in told for call in message.tool_calls}
@@ -381,11 +388,12 @@ class HostedRollout:
 
     async def _answer(self, request: ChatRequest, messages: list[Message], listener: Listener | None) -> Generated:
         self._require_open()
-        kept = self._kept.of(messages, request.read_tools())
-        new = messages[len(kept.sent) :]
+        tools = request.read_tools()
         self._note_overruled(request)
         hearing = None if listener is None else partial(_hearing, request, listener)
         try:
+            kept = self._kept.of(messages, tools)
+            new = messages[len(kept.sent) :]
             reply = await self._episode.ask(
                 kept.conversation, new, at_most=request.limit, stops=request.stops, hearing=hearing
             )

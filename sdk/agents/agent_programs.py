@@ -13,7 +13,7 @@ import signal
 import threading
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any, Protocol
 
 import anyio
@@ -110,8 +110,13 @@ class FunctionAgent:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         self._loop = loop = asyncio.new_event_loop()
+
+        def run() -> None:
+            with closing(loop):  # here, as the thread may end later than it is waited for
+                loop.run_forever()
+
         # Daemons: what blocks for ever must not keep the process.
-        thread = threading.Thread(target=loop.run_forever, name="toolbake-agents", daemon=True)
+        thread = threading.Thread(target=run, name="toolbake-agents", daemon=True)
         thread.start()
         try:
             yield
@@ -119,8 +124,6 @@ class FunctionAgent:
             asyncio.run_coroutine_threadsafe(_end(loop), loop)
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(thread.join, _END_S)
-            if not thread.is_alive():
-                loop.close()
 
     async def play(self, task: Task, endpoint: AgentEndpoint) -> str | None:
         called = self._function

@@ -146,11 +146,12 @@ class Seen:
     def __init__(self) -> None:
         self._prompts: dict[str, tuple[str, str]] = {}
         self._paths: dict[str, str] = {}
-        self._anywhere: set[tuple[str, str]] = set()
+        self._anywhere: set[str] = set()
 
     def asks_again(self, task: Task) -> bool:
-        """Whether a task of whatever world asks and expects the same: who learns one knows the answer to the other."""
-        return (_said(task), _gold(task)) in self._anywhere
+        """Whether a task of whatever world has the same calls and the same end, in other words perhaps: who learns one
+        knows the answer to the other."""
+        return _solution(task) in self._anywhere
 
     def problem(self, task: Task) -> str:
         """Why a task may not stand beside those before it; empty where it may."""
@@ -167,19 +168,23 @@ class Seen:
         prompt, path = _keys(task)
         self._prompts[prompt] = (name, _gold(task))
         self._paths[path] = name
-        self._anywhere.add((_said(task), _gold(task)))
-
-
-def _said(task: Task) -> str:
-    facts = [f"{name}: {fact.value}" for name, fact in task.user.facts.items()] if task.user is not None else []
-    return " / ".join([*(normalised(message.content) for message in task.opening()), *task.later_turns, *facts])
+        self._anywhere.add(_solution(task))
 
 
 def _keys(task: Task) -> tuple[str, str]:
-    calls = [[call.name, call.arguments] for message in task.demonstration for call in message.tool_calls]
+    facts = [f"{name}: {fact.value}" for name, fact in task.user.facts.items()] if task.user is not None else []
+    said = " / ".join([*(normalised(message.content) for message in task.opening()), *task.later_turns, *facts])
     setup = _json(task.setup)
-    path = f"{setup} {_json(calls)} {_json(task.expected.get('answer'))} {_json(task.later_turns)}"
-    return f"{setup} {_said(task)}", path
+    return f"{setup} {said}", f"{setup} {_path(task)}"
+
+
+def _path(task: Task) -> str:
+    calls = [[call.name, call.arguments] for message in task.demonstration for call in message.tool_calls]
+    return f"{_json(calls)} {_json(task.expected.get('answer'))} {_json(task.later_turns)}"
+
+
+def _solution(task: Task) -> str:
+    return f"{_path(task)} {_gold(task)}"
 
 
 def _gold(task: Task) -> str:

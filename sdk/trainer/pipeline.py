@@ -59,7 +59,7 @@ from ..rollouts.run_context import RunContext
 from ..synthesis.found_demonstrations import find_demonstrations
 from ..synthesis.shared_state import shared_state_line
 from ..synthesis.task_checks import require_known_names
-from ..tasks import ThreeWaySplit, counted, spread
+from ..tasks import ThreeWaySplit, counted, load_tasks, spread
 from ..traces.run_folder import LAST_CHECKPOINT, RunFolder
 from ..users.fidelity import UserJudge
 from ..users.played_users import open_users, users_identity
@@ -172,10 +172,10 @@ async def train_async(
     if world_size() > 1:
         await anyio.to_thread.run_sync(join)
     try:
-        tasks = split_for_training(prompts, options)
+        given = load_tasks(prompts)
+        tasks = split_for_training(given, options)
         elsewhere = read_verdicts(verdicts, (UNTRAINED, _AFTER_WARM_START, _AFTER_GRPO, CHOSEN))
-        every = [*tasks.train, *tasks.validation, *tasks.heldout]
-        warn_of_unknown(elsewhere, every)
+        warn_of_unknown(elsewhere, given)
         outside_rollouts(elsewhere, tasks.heldout)  # refused before anything starts
         counts_steps = options.warm_start.max_steps is None
         options, settled = settle(options, tasks)
@@ -187,6 +187,7 @@ async def train_async(
         connecting = connect(
             tools, call_timeout_s=options.limits.call_timeout_s, connect_timeout_s=connect_timeout_s, handlers=handlers
         )
+        every = [*tasks.train, *tasks.validation, *tasks.heldout]
         async with connecting as source, host_of(program) as host, AsyncExitStack() as stack:
             source.for_training(options.allow_destructive)
             options.limits.check(source.tools)

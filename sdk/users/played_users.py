@@ -237,31 +237,44 @@ def _as_text(value: object) -> str:
 
 
 def _contradicted(facts: Mapping[str, Fact], sentence: str) -> list[str]:
-    """The facts that a question for yes or no names with another value: numbers and codes alone are compared. One that
-    shares less of its name with the question than another fact does is not meant: "Is the customer id 55?"."""
+    """The facts that a question for yes or no names with another value: numbers and codes alone are compared. The value
+    of a fact that is named as closely is that fact's ("Is your customer id 55?" beside an order id), and another value
+    is one of the fact that is named most closely."""
     if not is_yes_or_no(sentence):
         return []
+    sentence = _plain(sentence)
     said = set(words(sentence))
-    shared = {name: said & set(words(name.replace("_", " "))) for name in facts}
-    meant = [name for name, own in shared.items() if own and not any(own < other for other in shared.values())]
-    return [name for name in meant if _has_another_value(facts[name], sentence)]
+    shared = {name: own for name in facts if (own := said & set(words(name.replace("_", " "))))}
+    found = {}
+    for name, own in shared.items():
+        rest = sentence
+        for other in shared:
+            if other != name and own <= shared[other] and facts[other].call is None:
+                rest = re.sub(rf"(?<!\w){re.escape(_plain(str(facts[other].value)))}(?!\w)", " ", rest)
+        if _has_another_value(facts[name], sentence) and _has_another_value(facts[name], rest):
+            found[name] = own
+    return [name for name, own in found.items() if not any(own < other for other in found.values())]
 
 
 def _has_another_value(fact: Fact, sentence: str) -> bool:
-    value = str(fact.value)
+    value = _plain(str(fact.value))
     if fact.call is not None or isinstance(fact.value, bool) or not any(map(str.isdigit, value)):
         return False
     if not _CODE.fullmatch(value):  # "10:30", "12 Hill Street": the same with other numbers
         alike = r"\d+".join(map(re.escape, re.split(r"\d+", value)))
-        found = re.findall(rf"(?<!\w){alike}(?!\w)", sentence, re.IGNORECASE)
-        return bool(found) and value.casefold() not in (one.casefold() for one in found)
-    if not isinstance(fact.value, str):  # an amount, however it is written: "1,000", "2.50"
-        numbers = re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", sentence))
-        if any(float(one) == fact.value for one in numbers):
-            return False
-    said = [found for found in _CODE.findall(sentence) if found.casefold() != value.casefold()]
+        found = re.findall(rf"(?<!\w){alike}(?!\w)", sentence)
+        return bool(found) and value not in found
+    numbers = [] if isinstance(fact.value, str) else map(float, re.findall(r"\d+(?:\.\d+)?", sentence))
+    if fact.value in numbers:  # an amount, however it is written: "2.50"
+        return False
     own = rf"(?<!\d)(?<!\d[.,]){re.escape(value)}(?![.,]?\d)"
-    return bool(said) and re.search(own, sentence, re.IGNORECASE) is None
+    return any(one != value for one in _CODE.findall(sentence)) and re.search(own, sentence) is None
+
+
+def _plain(text: str) -> str:
+    """In small letters; numbers without what groups their digits, "1,000", and without zeros before them, "09:30"."""
+    ungrouped = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text.casefold())
+    return re.sub(r"(?<![\w.,])0+(?=\d)", "", ungrouped)
 
 
 def _is_choice(fact: Fact, sentence: str) -> bool:

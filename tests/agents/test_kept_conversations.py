@@ -162,6 +162,26 @@ async def test_reasoning_that_was_left_out_begins_another_row():
     assert found.turns == 3
 
 
+async def test_several_conversations_of_one_rollout_teach_nobody_and_one_without_its_reasoning_does(tmp_path):
+    async def agent(task, endpoint):
+        async with model_at(endpoint) as model:
+            if task.opening()[0].content == "Plan first.":
+                await asked(model, endpoint, user("Plan it."))
+            told = [{"role": message.role, "content": message.content} for message in task.opening()]
+            return (await asked(model, endpoint, *told))["content"]
+
+    thinking = ScriptedAgent(lambda messages, seed: sdk.Message(role="assistant", content="Yes.", reasoning="I think."))
+    tasks = [{"prompt": prompt, "later_turns": ["Go on."]} for prompt in ("Plan first.", "Answer at once.")]
+    run = tmp_path / "run"
+    await sdk.evaluate_async(get_order, tasks, lambda _: 1.0, model=thinking, agent=agent, output_dir=run)
+    data = await sdk.distill_async(run, tools=get_order, to=tmp_path / "d.jsonl", licence="mit")
+    (kept,) = data.selection.kept
+    assert [message.content for message in kept.messages] == ["Answer at once.", "Yes.", "Go on.", "Yes."]
+    assert (len(kept.rows), kept.conversations) == (2, 1)
+    assert (data.selection.several, data.selection.seen) == (1, 2)
+    assert "1 of several conversations" in str(data)
+
+
 async def test_a_request_that_is_made_again_is_another_answer_in_a_row_of_its_own():
     model, seeds = numbered()
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import sdk
@@ -180,33 +179,6 @@ def test_a_call_that_cannot_be_read_teaches_nobody() -> None:
 
 def thinking(messages: list[sdk.Message], seed: int) -> sdk.Message:
     return sdk.Message(role="assistant", content="It is shipped.", reasoning="I think so.")
-
-
-def asked(endpoint: sdk.AgentEndpoint, *messages: sdk.Message) -> str:
-    """The answer of an agent's model, to a client that leaves reasoning out."""
-    sent = [{"role": message.role, "content": message.content} for message in messages]
-    body = {"model": endpoint.model, "messages": sent}
-    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
-    answer = httpx.post(f"{endpoint.base_url}/chat/completions", json=body, headers=headers).raise_for_status()
-    return str(answer.json()["choices"][0]["message"]["content"])
-
-
-def planning(task: sdk.Task, endpoint: sdk.AgentEndpoint) -> str:
-    """Lets its model plan one of the tasks, in a conversation of its own."""
-    if "4417" in task.opening()[0].content:
-        asked(endpoint, sdk.Message(role="user", content="Plan it."))
-    return asked(endpoint, *task.opening())
-
-
-def test_what_an_agent_led_as_several_conversations_teaches_nobody_and_is_counted(tmp_path: Path) -> None:
-    tasks = [{"prompt": prompt, "later_turns": ["Are you sure?"]} for prompt in PROMPTS]
-    model, run = ScriptedAgent(thinking), tmp_path / "run"
-    sdk.evaluate([get_order], tasks, is_shipped, model=model, agent=planning, output_dir=run)
-    data = sdk.distill(run, tools=[get_order], to=tmp_path / "d.jsonl", licence="mit")
-    (kept,) = data.dataset()
-    assert [message["role"] for message in kept["messages"]] == ["user", "assistant"] * 2
-    assert (data.selection.several, data.selection.seen) == (1, 2)
-    assert "1 of several conversations" in str(data)
 
 
 def test_what_a_reasoning_model_taught_is_a_file_of_tasks_with_its_reasoning(tmp_path: Path) -> None:

@@ -93,6 +93,28 @@ def test_a_fact_is_asked_for_by_its_name_or_by_words_of_ones_own(message: str, t
             {"phone": "+49 30 1234"},
             *("Is your phone +49 30 9999?", "Is your phone +49 30 1234?", "The phone is +49 30 1234."),
         ),
+        (
+            {"order id": "2342", "order item": "lamp"},
+            *("Shall I cancel the lamp, the item of order 9999?", "Is the item of order 2342 the lamp?"),
+            "The order id is 2342.",
+        ),
+        (
+            {"reservation id": "AB12", "reservation date": "May 5"},
+            *(
+                "Shall I cancel reservation ZZ99 on that date?",
+                "Is it reservation AB12?",
+                "The reservation id is AB12.",
+            ),
+        ),
+        (
+            {"start time": "10:30", "end time": "11:30"},
+            *("Is the end time 10:30?", "Shall I book it from that time, 10:30?", "The end time is 11:30."),
+        ),
+        (
+            {"amount": 100, "refund amount": 50},
+            *("Is the refund amount 60?", "Is the amount 100?", "The refund amount is 50."),
+        ),
+        ({"time": "9:30"}, "Is the time 09:31?", "Is the time 09:30?", "The time is 9:30."),
         ({"amount": 1000}, "Is the amount 1,001?", "Is the amount 1,000?", "The amount is 1000."),
         ({"price": 2.5}, "Is the price $2.75?", "Is the price $2.50?", "The price is 2.5."),
     ],

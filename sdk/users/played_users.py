@@ -264,8 +264,8 @@ def _has_another_value(fact: Fact, sentence: str) -> bool:
         alike = r"\d+".join(map(re.escape, re.split(r"\d+", value)))
         found = re.findall(rf"(?<!\w){alike}(?!\w)", sentence)
         return bool(found) and value not in found
-    numbers = [] if isinstance(fact.value, str) else map(float, re.findall(r"\d+(?:\.\d+)?", sentence))
-    if fact.value in numbers:  # an amount, however it is written: "2.50"
+    numbers = [float(one) for one in re.findall(r"\d+(?:\.\d+)?", sentence)]
+    if isinstance(fact.value, int | float) and fact.value in numbers:  # an amount, however it is written: "2.50"
         return False
     own = rf"(?<!\d)(?<!\d[.,]){re.escape(value)}(?![.,]?\d)"
     return any(one != value for one in _CODE.findall(sentence)) and re.search(own, sentence) is None

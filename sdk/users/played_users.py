@@ -167,7 +167,7 @@ UNKNOWN = "I do not know that."
 PATIENCE = 2
 """Turns in which a user may be asked for nothing that it knows, or only for what it has told, before it ends the talk.
 """
-_CODE = re.compile(r"[\w@.+-]*\d[\w@.+-]*\w|\d")
+_CODE = re.compile(r"[\w@.+-]*\d(?:[\w@.+-]*\w)?")
 _CHOOSING = re.compile(r"\bor\b(?!\W+not\b)", re.IGNORECASE)
 
 

@@ -114,6 +114,7 @@ def test_a_fact_is_asked_for_by_its_name_or_by_words_of_ones_own(message: str, t
             {"amount": 100, "refund amount": 50},
             *("Is the refund amount 60?", "Is the amount 100?", "The refund amount is 50."),
         ),
+        ({"seat": "A1"}, "Is the seat B1?", "Is the seat A1?", "The seat is A1."),
         ({"time": "9:30"}, "Is the time 09:31?", "Is the time 09:30?", "The time is 9:30."),
         ({"amount": 1000}, "Is the amount 1,001?", "Is the amount 1,000?", "The amount is 1000."),
         ({"price": 2.5}, "Is the price $2.75?", "Is the price $2.50?", "The price is 2.5."),

@@ -170,9 +170,10 @@ def ungrounded_argument(
 def words_before(rollout: Rollout, record: CallRecord) -> str:
     """All that was said before the message with the call, the assistant's own earlier words left out. Conversations of
     an agent of one's own come one after the other, so that its turn is not the message's place."""
-    asking = ((n, call.id) for n, m in _by_turn(rollout) for call in m.tool_calls)
-    turn = next((n for n, own in asking if own == record.call.id), record.turn)
-    return "\n".join(m.content for n, m in _by_turn(rollout) if n < max(turn, 1) and m.role != "assistant")
+    said = list(_by_turn(rollout))
+    asking = (n for n, m in said if any(call.id == record.call.id for call in m.tool_calls))
+    turn = max(next(asking, record.turn), 1)
+    return "\n".join(m.content for n, m in said if n < turn and m.role != "assistant")
 
 
 def _by_turn(rollout: Rollout) -> Iterator[tuple[int, Message]]:

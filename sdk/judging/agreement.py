@@ -20,7 +20,7 @@ from ..records import Rollout, Task, reaches
 from ..tasks.task_files import read_json_lines
 from ..verifiers import VerifierLike, run_verifier
 from ..worker_pool import work_through
-from .kappa import Agreement
+from .kappa import Agreement, on_kappas_scale, require_above_chance
 from .ranking import Ranked, Ranker, Ranking
 from .verdicts import Judge
 
@@ -152,9 +152,7 @@ class RankingAgreement(BaseModel, frozen=True):
         the pairs of one share rollouts."""
         if self.kappa is None:
             return None
-        share = wilson((1 + self.kappa) / 2 * self.tasks, self.tasks)
-        low, middle, high = (2 * end - 1 for end in (share.low, share.estimate, share.high))
-        return Interval(estimate=middle, low=low, high=high)
+        return on_kappas_scale(wilson((1 + self.kappa) / 2 * self.tasks, self.tasks), chance=0.5)
 
     def require(self, min_kappa: float, *, option: str) -> None:
         """Raises `ToolbakeError` where kappa is below `min_kappa`, the value of `option`, or may be chance."""
@@ -162,11 +160,8 @@ class RankingAgreement(BaseModel, frozen=True):
         if kappa is None or not reaches(kappa.estimate, min_kappa):
             shown = "not defined" if kappa is None else f"{kappa.estimate:.2f}"
             raise ToolbakeError(f"the agreement of the ranking (kappa {shown}) is below {option} {min_kappa:g}")
-        if min_kappa > 0 and kappa.low <= 0:
-            raise ToolbakeError(
-                f"the agreement of the ranking (kappa {kappa.estimate:.2f} on {self.tasks} tasks) may be chance: its "
-                f"interval begins at {kappa.low:.2f}; {option} {min_kappa:g} needs one above 0, so label more tasks"
-            )
+        of = f"of the ranking (kappa {kappa.estimate:.2f} on {self.tasks} tasks)"
+        require_above_chance(kappa, of, min_kappa, option=option, counted="tasks")
 
     def __str__(self) -> str:
         pairs, kappa = self.above + self.below + self.ties, self.kappa_interval

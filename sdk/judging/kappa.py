@@ -10,6 +10,22 @@ from ..errors import ToolbakeError
 from ..evaluation.statistics import Interval, wilson
 
 
+def on_kappas_scale(share: Interval, chance: float) -> Interval:
+    """The interval of a share of agreement as one of kappa, chance taken as known. No kappa is below -1."""
+    low, middle, high = ((p - chance) / (1 - chance) for p in (share.low, share.estimate, share.high))
+    return Interval(estimate=middle, low=max(-1.0, low), high=high)
+
+
+def require_above_chance(kappa: Interval, of: str, min_kappa: float, *, option: str, counted: str) -> None:
+    """Raises `ToolbakeError` where an interval reaches down to 0, as it does for few of what is `counted`. `of`: whose
+    agreement it is."""
+    if min_kappa > 0 and kappa.low <= 0:
+        raise ToolbakeError(
+            f"the agreement {of} may be chance: its interval begins at {kappa.low:.2f}; {option} {min_kappa:g} "
+            f"needs one above 0, so label more {counted}"
+        )
+
+
 class Agreement(BaseModel, frozen=True):
     """A judge beside labels. `print` it.
 
@@ -44,13 +60,11 @@ class Agreement(BaseModel, frozen=True):
 
     @property
     def kappa_interval(self) -> Interval | None:
-        """The interval of `accuracy` on kappa's scale, chance taken as known: it is wide for few labels. No kappa is
-        below -1."""
+        """The interval of `accuracy` on kappa's scale: it is wide for few labels."""
         accuracy, chance = self.accuracy, self._chance
         if accuracy is None or chance == 1:
             return None
-        low, middle, high = ((p - chance) / (1 - chance) for p in (accuracy.low, accuracy.estimate, accuracy.high))
-        return Interval(estimate=middle, low=max(-1.0, low), high=high)
+        return on_kappas_scale(accuracy, chance)
 
     def require(self, min_kappa: float, *, option: str) -> None:
         """Raises `ToolbakeError` where kappa is below `min_kappa`, the value of `option`, or may be chance: where its
@@ -66,11 +80,7 @@ class Agreement(BaseModel, frozen=True):
             raise ToolbakeError(
                 f"the agreement {of} is below {option} {min_kappa:g}; sharpen the criteria, or take another model"
             )
-        if min_kappa > 0 and kappa.low <= 0:
-            raise ToolbakeError(
-                f"the agreement {of} may be chance: its interval begins at {kappa.low:.2f}; {option} {min_kappa:g} "
-                "needs one above 0, so label more examples"
-            )
+        require_above_chance(kappa, of, min_kappa, option=option, counted="examples")
 
     @property
     def _chance(self) -> float:

@@ -231,9 +231,8 @@ def _message(message: Any, where: str) -> Any:
         return message
     if not isinstance(message, Mapping):
         raise ConfigError(f"{where} is {_shown(message)}; a message is a dict with 'role' and 'content'")
-    if (
-        "reasoning" not in message and "reasoning_content" in message
-    ):  # as `Message.as_openai` and OpenAI's form have it
+    if "reasoning" not in message and "reasoning_content" in message:
+        # As `Message.as_openai` writes it, and endpoints.
         message = {"reasoning" if name == "reasoning_content" else name: value for name, value in message.items()}
     _refuse_unknown(message, list(Message.model_fields), where, hint="")
     fields = {name: value for name, value in message.items() if value is not None}

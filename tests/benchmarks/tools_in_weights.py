@@ -86,9 +86,8 @@ def served(subject: Subject, model: Path, limits: Limits, folder: Path) -> list[
                 progress=Console(),
             )
     rollouts = RunFolder.open_to_read(folder).read_rollouts(SINGLE_STAGE)
-    return [
-        one.model_copy(update={"id": f"{folder.name}/{one.id}"}) for one in rollouts
-    ]  # of several seeds, each counts
+    # Other seeds have rollouts of the same ids, and each counts.
+    return [one.model_copy(update={"id": f"{folder.name}/{one.id}"}) for one in rollouts]
 
 
 def measured(

@@ -279,12 +279,16 @@ async def distill_async(
         shown = source.tools
     selection = select(rollouts, threshold=threshold, per_task=per_task)
     if not selection.kept:
+        fixes = {  # by how often it is the reason
+            selection.cut_off: "Raise max_turn_tokens and max_tokens of the limits.",
+            selection.several: "Let the agent keep one conversation, without sub-agents and without compaction.",
+            selection.not_verified: "Lower `threshold`, or take a policy that solves some of the tasks.",
+        }
         raise ConfigError(
             f"none of {selection.seen} rollouts can be used: {selection.not_verified} are below {threshold:g}, "
             f"{selection.unscored} are unscored, {selection.not_json} hold what JSON cannot, {selection.cut_off} end "
             f"in a message that a limit cut off, {selection.unread} have a call that cannot be read, "
-            f"{selection.several} are several conversations. Lower `threshold`, or take a policy that solves some of "
-            "the tasks."
+            f"{selection.several} are several conversations. {fixes[max(fixes)]}"
         )
     lines, of_task = [], Counter[str]()
     for rollout in selection.kept:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from mcp_bridge.ledger import digest_arguments, digest_text
 
 from ..errors import ConfigError, RunFolderError, VerifierError
-from ..records import Rollout, Verdict
+from ..records import Rollout, Verdict, reaches
 from ..rollouts.branching import parent_and_turn
 from ..traces.atomic_files import file_sha256, json_file, read_json, write_bytes
 from ..traces.run_folder import CALLS
@@ -79,7 +79,7 @@ def wrong_golds(path: Path, info: dict[str, Any]) -> list[Finding]:
         audited = str(task.get("id", "")).removeprefix(_TASK)
         gold = _mapping(task, "expected").get("audit_error")
         score = scores.get(audited)
-        if score is None or gold is not (score < threshold - 1e-9):
+        if score is None or gold is not (not reaches(score, threshold)):
             text = f"its task says of {audited!r} that it is {'wrong' if gold else 'right'}, and its verdict is {score}"
             findings.append(Finding("unearned", name, number, text, str(line.get("id", ""))))
     return findings

@@ -175,9 +175,9 @@ class RuleUser:
     """Depends on the facts and on what was said, and on nothing else: no model, no chance.
 
     It tells every fact that a message asks for, or has as one of two choices; agrees to a question for yes or no,
-    unless that has another value for a fact that it names, which it corrects, or two codes to choose from; says that it
-    does not know where asked for something else; and ends the talk when it is asked for nothing, or for nothing that
-    helps more than `PATIENCE` times.
+    unless that has another value for a fact that it names, which it always corrects, or two codes to choose from; says
+    that it does not know where asked for something else; and ends the talk when it is asked for nothing, or for nothing
+    that helps more than `PATIENCE` times.
     """
 
     async def turn(self, rollout: Rollout, call: CallTool, *, seed: int) -> UserTurn | None:  # noqa: ARG002
@@ -194,7 +194,7 @@ class RuleUser:
         wrong = {name for one in asking for name in _contradicted(user.facts, one)}
         told = [name for name in user.facts if name in told or name in wrong]
         known = {name for before in rollout.user_turns for name in before.told}
-        if set(told) <= known and self._unhelped(rollout) >= PATIENCE:
+        if not wrong and set(told) <= known and self._unhelped(rollout) >= PATIENCE:
             return turn.model_copy(update={"ended": True})
         said = ["No."] if wrong else []
         said += [await _told(user, name, turn, call) for name in told]

@@ -180,6 +180,10 @@ async def test_several_conversations_of_one_rollout_teach_nobody_and_one_without
     assert (len(kept.rows), kept.conversations) == (2, 1)
     assert (data.selection.several, data.selection.seen) == (1, 2)
     assert "1 of several conversations" in str(data)
+    run = tmp_path / "several"
+    await sdk.evaluate_async(get_order, tasks[:1], lambda _: 1.0, model=thinking, agent=agent, output_dir=run)
+    with pytest.raises(sdk.ConfigError, match="1 are several conversations. Let the agent keep one conversation"):
+        await sdk.distill_async(run, tools=get_order, to=tmp_path / "several.jsonl", licence="mit")
 
 
 async def test_a_request_that_is_made_again_is_another_answer_in_a_row_of_its_own():

@@ -4,12 +4,12 @@
         [--shown full names none] [--after-full] [--set OPTION=VALUE ...]
 
 On the quickstart's helpdesk, and on WorkBench's e-mail (a clone of the benchmark's repository). Each training has a
-warm start and GRPO, the options are the same but `tool_prompt`. With `--after-full`, names and none are also trained
-from the model that full schemas hand over: twice the training. Then the model that each hands over is served, and a
-client that sends full tools asks it all held-out tasks, one after the other. With `OMP_NUM_THREADS=1` a second is one
-second of one processor, which the cost of 1,000 questions counts. A finished training or measurement is only read: the
-same command goes on where it was stopped, and several may share FOLDER if they differ in `--on`, `--seeds` or
-`--shown`. Differences to full schemas are paired by task, with 95 % intervals by wordings or templates.
+warm start and GRPO, the options are the same but `tool_prompt`. With `--after-full`, each is also trained from the
+model that full schemas hand over: twice the training. Then the model that each hands over is served, and a client that
+sends full tools asks it all held-out tasks, one after the other. With `OMP_NUM_THREADS=1` a second is one second of one
+processor, which the cost of 1,000 questions counts. A finished training or measurement is only read: the same command
+goes on where it was stopped, and several may share FOLDER if they differ in `--on`, `--seeds` or `--shown`. Differences
+to full schemas that were trained as long are paired by task, with 95 % intervals by wordings or templates.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from sdk.traces import RunFolder
 
 OFFICE = Path(__file__).parents[2] / "examples" / "workbench"
 SHOWN = ("full", "names", "none")
+AFTER_FULL = " after full"
 EMAIL_OPTIONS: dict[str, Any] = {
     "warm_start": {"max_steps": 24},
     "grpo": {"max_steps": 15, "prompts_per_step": 8, "num_generations": 6, "save_steps": 5},
@@ -133,8 +134,7 @@ def trainings(options: argparse.Namespace, full: Path) -> Iterable[tuple[str, st
     for shown in options.shown:
         yield shown, shown, None
     for shown in options.shown if options.after_full else ():
-        if shown != "full":
-            yield shown, f"{shown} after full", full
+        yield shown, shown + AFTER_FULL, full
 
 
 def main() -> None:
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--on", nargs="+", choices=("helpdesk", "email"), default=["helpdesk"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--shown", nargs="+", choices=SHOWN, default=SHOWN)
-    parser.add_argument("--after-full", action="store_true", help="names and none from the model of full schemas, too")
+    parser.add_argument("--after-full", action="store_true", help="each from the model of full schemas, too")
     parser.add_argument("--set", action="append", default=[], metavar="OPTION=VALUE", help="of `toolbake train`")
     options = parser.parse_args()
     if options.after_full and "full" not in options.shown:
@@ -168,10 +168,11 @@ def main() -> None:
                 found.setdefault(title, []).extend(rollouts)
                 lines.append(f"| {seed} | {title} | {' | '.join([*stages, row(rollouts, subject.cluster_by)[0]])} |")
         lines += ["", f"| {name}, as served | success | prompt tokens | seconds, median | 95 % within "]
-        lines[-1] += "| processor for 1,000 questions | beside full schemas (95 %) |"
+        lines[-1] += "| processor for 1,000 questions | beside full schemas, trained as long (95 %) |"
         lines.append("|" + " --- |" * 7)
         for title, rollouts in found.items():
-            beside = points(rollouts, found["full"], subject.cluster_by) if title != "full" and "full" in found else ""
+            full = "full" + AFTER_FULL * title.endswith(AFTER_FULL)
+            beside = points(rollouts, found[full], subject.cluster_by) if title != full and full in found else ""
             lines.append(f"| {title} | {' | '.join([*row(rollouts, subject.cluster_by), beside])} |")
         tables.append("\n".join(lines))
     print("\n\n".join(tables))

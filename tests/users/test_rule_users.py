@@ -132,6 +132,9 @@ async def test_a_user_corrects_a_wrong_value_after_two_questions_that_it_only_ag
     rollout = await talk(user, ["Shall I begin?", "May I go on?", "Is the order id 9999?", "Done."])
     corrected = ["Yes, please.", "Yes, please.", "No. The order id is 2342.", ""]
     assert [turn.said for turn in rollout.user_turns] == corrected
+    script = ["What is the order id?", "Shall I begin?", "May I go on?", "Is the order id 9999?", "Done."]
+    told_before = await talk(user, script)
+    assert [turn.said for turn in told_before.user_turns] == ["The order id is 2342.", *corrected]
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ async def test_several_conversations_of_one_rollout_teach_nobody_and_one_without
     assert "1 of several conversations" in str(data)
     run = tmp_path / "several"
     await sdk.evaluate_async(get_order, tasks[:1], lambda _: 1.0, model=thinking, agent=agent, output_dir=run)
-    with pytest.raises(sdk.ConfigError, match="1 are several conversations. Let the agent keep one conversation"):
+    with pytest.raises(sdk.ConfigError, match=r"1 are several conversations\. Let the agent keep one conversation"):
         await sdk.distill_async(run, tools=get_order, to=tmp_path / "several.jsonl", licence="mit")
 
 

@@ -171,7 +171,7 @@ def _explain(error: ValidationError, root: Mapping[str, Any]) -> str:
     prefix = f"in {where}: " if where else ""
     if error.validator == "required":
         missing = ", ".join(map(repr, _missing(error)))
-        return f"{prefix}missing required argument {missing}{_strangers(error)}"
+        return f"{prefix}missing required argument {missing}{_strangers(error, root)}"
     if error.validator == "dependentRequired" and isinstance(error.instance, Mapping):
         return prefix + _not_alone(error)
     if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
@@ -216,10 +216,12 @@ def _against_choices(error: ValidationError, root: Mapping[str, Any]) -> str:
     if not near:
         return ""
 
-    def misses(problems: list[ValidationError]) -> tuple[int, int, tuple[str, str]]:
+    def misses(problems: list[ValidationError]) -> tuple[int, int, int, tuple[str, str]]:
         # A wrong value among fixed ones tells of another choice, more than anything else does.
         fixed = sum(one.validator in {"enum", "const", "not"} for one in problems)
-        return fixed, len(problems), min(map(_order, problems))
+        known = _properties(error.validator_value[problems[0].relative_schema_path[0]], root)
+        strangers = sum(name not in known for name in error.instance) if isinstance(error.instance, Mapping) else 0
+        return fixed, len(problems), strangers, min(map(_order, problems))
 
     least = min(near, key=misses)
     return f"of {len(error.validator_value)} choices the nearest says: {_explain(min(least, key=_order), root)}"
@@ -254,13 +256,19 @@ def _has_default(schema: Any, name: str) -> bool:
     return isinstance(one, Mapping) and "default" in one
 
 
-def _strangers(error: ValidationError) -> str:
+def _strangers(error: ValidationError, root: Mapping[str, Any]) -> str:
     """Given names that the schema tolerates but does not know: with one missing, they are likely misspelled."""
+    schema, around = error.schema, error
     keywords = [step for step in error.absolute_schema_path if isinstance(step, str) and step != "$ref"]
-    if keywords[-2:-1] == ["allOf"]:
-        return ""  # the other parts may know them
-    properties = error.schema.get("properties", {}) if isinstance(error.schema, Mapping) else {}
-    strangers = [str(name) for name in error.instance if name not in properties]
+    for keyword in reversed(keywords[:-1]):
+        if keyword in {"allOf", "then", "else"}:
+            return ""  # the other parts may know them
+        if keyword not in {"anyOf", "oneOf"} or around.parent is None:
+            break
+        around = around.parent
+        schema = around.schema
+    known = _properties(schema, root)
+    strangers = [str(name) for name in error.instance if name not in known]
     if not strangers or (isinstance(error.schema, Mapping) and error.schema.get("additionalProperties") is False):
         return ""
     return f" (given, but not known: {', '.join(_show(name) for name in strangers[:_MOST_PROBLEMS])})"
@@ -277,10 +285,10 @@ def _unexpected(error: ValidationError) -> str:
 
 
 def _signature(tool: Tool, *, is_lenient: bool) -> str:
-    properties = tool.input_schema.get("properties") or {}
-    if not isinstance(properties, Mapping) or not properties:
+    properties = _properties(tool.input_schema, tool.input_schema)
+    if not properties:
         return f"{tool.name} takes no named arguments."
-    required = set(tool.input_schema.get("required") or [])
+    required = set(followed(tool.input_schema, tool.input_schema).get("required") or [])
     if is_lenient:
         required -= {name for name in properties if _has_default(tool.input_schema, name)}
     parts = []
@@ -288,6 +296,18 @@ def _signature(tool: Tool, *, is_lenient: bool) -> str:
         kind = _Describer(tool.input_schema).text(properties[name])
         parts.append(f"{name} ({kind}, {'required' if name in required else 'optional'})")
     return f"Arguments of {tool.name}: {_some(parts, len(properties))}."
+
+
+def _properties(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties of an object, also those that only a reference, a part or a choice of its schema names."""
+    found: dict[str, Any] = {}
+    waiting = [schema]
+    for part in waiting:
+        whole = followed(part, root)
+        found |= {name: one for name, one in whole.get("properties", {}).items() if name not in found}
+        more = [*whole.get("anyOf", ()), *whole.get("oneOf", ()), whole.get("then"), whole.get("else")]
+        waiting += more[: max(0, _MOST_PARTS - len(waiting))]
+    return found
 
 
 _MOST_FIELDS = 12

@@ -181,6 +181,44 @@ def test_a_name_that_another_part_of_the_schema_knows_is_no_misspelled_one() -> 
     assert "missing required argument 'bark'\n" in problem
 
 
+@pytest.mark.parametrize(
+    ("schema", "given_arguments", "told", "signature"),
+    [
+        (
+            {"anyOf": [{"properties": {"id": {"type": "string"}}, "required": ["id"]}, {"$ref": "#/$defs/by_number"}]},
+            {"number": "x"},
+            'nearest says: number is "x"; expected integer',
+            "id (string, optional), number (integer, optional)",
+        ),
+        (
+            {"properties": {"note": {}, "id": {}}, "oneOf": [{"required": ["id"]}, {"required": ["number"]}]},
+            {"note": "x"},
+            "nearest says: missing required argument 'id'",
+            "note (anything, optional), id (anything, optional)",
+        ),
+        (
+            {"properties": {"way": {}, "to": {}}, "if": {"required": ["way"]}, "then": {"required": ["to"]}},
+            {"way": "mail"},
+            "missing required argument 'to'",
+            "way (anything, optional), to (anything, optional)",
+        ),
+        (
+            {"allOf": [{"$ref": "#/$defs/by_number"}]},
+            {},
+            "missing required argument 'number'",
+            "number (integer, required)",
+        ),
+    ],
+)
+def test_arguments_that_stand_in_choices_and_parts_of_the_schema_are_known(
+    schema: dict[str, Any], given_arguments: dict[str, Any], told: str, signature: str
+) -> None:
+    by_number = {"properties": {"number": {"type": "integer"}}, "required": ["number"]}
+    tool = Tool(name="t", input_schema={"type": "object", **schema, "$defs": {"by_number": by_number}})
+    problem = ArgumentChecker([tool]).problem("t", given_arguments) or ""
+    assert problem.endswith(f"{told}\nArguments of t: {signature}.")
+
+
 def test_arguments_that_are_needed_together_are_each_named_once() -> None:
     needs = {"tags": ["name", "kind"], "name": ["kind"], "other": ["kind"]}
     tool = Tool(name="t", input_schema={"type": "object", "dependentRequired": needs})

@@ -168,11 +168,13 @@ _ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]+")
 
 @dataclass(frozen=True)
 class Named:
-    """The tools of one source, before their names are made unique. `namespace`: a prefix for all of them."""
+    """The tools of one source, before their names are made unique. `namespace`: a prefix for all of them. `is_named`:
+    the label is a name that the user gave."""
 
     label: str
     namespace: str | None
     tools: Sequence[Tool]
+    is_named: bool = False
 
 
 def told_apart(sources: Sequence[Named]) -> list[list[Tool]]:
@@ -230,7 +232,7 @@ def _prefixes(sources: Sequence[Named]) -> list[str]:
     """A prefix for each source; those that would be equal are numbered, unless the user chose them."""
     out: list[str] = []
     for source in sources:
-        first = source.namespace or _prefix(source.label)
+        first = source.namespace or _prefix(source.label, is_whole=source.is_named)
         out.append(numbered(first, out) if source.namespace is None else first)
     return out
 
@@ -244,9 +246,12 @@ def numbered(name: str, taken: Container[str], longest: int | None = None) -> st
     return found
 
 
-def _prefix(label: str) -> str:
-    """From a label to a short name: that of a server in mcp.json, the host of a URL, the script of a command."""
-    if "://" in label:
+def _prefix(label: str, *, is_whole: bool) -> str:
+    """From a label to a short name: the name of a server in mcp.json as a whole, for its last word alone may be that
+    of all ("Orders MCP", "Stock MCP"); of others the host of a URL, the script of a command."""
+    if is_whole:
+        word = label
+    elif "://" in label:
         word = label.partition("://")[2].partition("/")[0]
     else:
         words = [word for word in label.split() if not word.startswith("-")] or [label]

@@ -180,13 +180,21 @@ async def _started(
         from ..openapi.source import open_api
 
         api = await open_api(spec, connect_timeout_s=connect_timeout_s)
-        return Part(spec.name or spec.label, with_faults(api), aclose=api.aclose, options=spec.options)
+        return Part(
+            spec.name or spec.label, with_faults(api), aclose=api.aclose, options=spec.options, is_named=bool(spec.name)
+        )
     from ..sessions.server_source import open_server
 
     server = await open_server(
         spec, group, connect_timeout_s=connect_timeout_s, call_timeout_s=limits.call_timeout_s, handlers=handlers
     )
-    return Part(spec.name or spec.label, with_faults(server), aclose=server.aclose, options=spec.options)
+    return Part(
+        spec.name or spec.label,
+        with_faults(server),
+        aclose=server.aclose,
+        options=spec.options,
+        is_named=bool(spec.name),
+    )
 
 
 def _faults_of(spec: ServerSpec | OpenApiSpec, inject_faults: FaultInjection | None) -> Callable[[Any], Any]:

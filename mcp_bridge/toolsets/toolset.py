@@ -62,6 +62,8 @@ class Part(SaidBySource):
     aclose: Callable[[], Coroutine[Any, Any, None]] | None = None
     """Ends what `connect` started; `None` for what the user brought running."""
     options: ServerOptions = field(default_factory=ServerOptions)
+    is_named: bool = False
+    """Whether the label is the name that the user gave the source, and not made of its command or URL."""
 
     @functools.cached_property
     def turns(self) -> Turns | None:
@@ -141,7 +143,10 @@ def _checked(
     """
     split = [split_usable(kept, part.label) for part, (kept, _) in zip(parts, chosen, strict=True)]
     named = told_apart(
-        [Named(part.label, part.options.namespace, usable) for part, (usable, _) in zip(parts, split, strict=True)]
+        [
+            Named(part.label, part.options.namespace, usable, part.is_named)
+            for part, (usable, _) in zip(parts, split, strict=True)
+        ]
     )
     offers = [
         Offer(part, tools, [*part.left_out, *left_out, *unusable])

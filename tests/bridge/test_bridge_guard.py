@@ -221,6 +221,14 @@ async def test_one_name_of_two_servers_is_told_apart_and_each_call_reaches_its_o
         }
 
 
+async def test_the_whole_name_of_a_server_is_the_prefix_of_its_tools(shops: dict[str, str]) -> None:
+    servers = {"Orders MCP": "orders", "Stock MCP": "stock", "example.com/shop": "shop"}
+    source = {name: {"url": shops[of], "toolbake": {"allow": ["get_order"]}} for name, of in servers.items()}
+    async with mcp_bridge.connect({"mcpServers": source}) as toolset:
+        assert names(toolset) == ["Orders_MCP__get_order", "Stock_MCP__get_order", "example_com_shop__get_order"]
+        assert (await toolset.call("Stock_MCP__get_order", {})).text == "get_order of stock"
+
+
 async def test_a_namespace_goes_before_all_tools_of_its_server_and_a_taken_name_is_refused(
     shop: Callable[..., Any],
 ) -> None:

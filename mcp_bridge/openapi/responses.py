@@ -142,6 +142,10 @@ def _content(answer: Answer, operation: str, hide: Callable[[str], str], *, is_e
                 ) from None
     text = _decoded(answer.content, kind)
     is_text = not bare or bare.startswith("text/") or bare.endswith("+xml") or is_json(bare)
+    if text is None and bare and is_text:
+        # One letter in an old charset is not a reason to lose the answer. Bytes that only pass for text stay bytes.
+        readable = answer.content.decode(errors="replace")
+        text = None if _NOT_IN_TEXT.search(readable) else readable
     if text is not None and (is_text or (bare.startswith("application/") and not _NOT_IN_TEXT.search(text))):
         return None, text
     return None, f"[{bare or 'unknown type'}, {len(answer.content)} bytes]"
@@ -159,9 +163,10 @@ def _json(content: bytes, kind: str) -> Any:
 
 
 def _decoded(content: bytes, kind: str) -> str | None:
-    """The text, in the charset of its type or in UTF-8: some name one that is none, as `undefined`."""
+    """The text, in the charset of its type or in UTF-8: some name one that is none, as `undefined`. Without the mark of
+    the byte order, which Excel puts before a CSV and which would be a part of its first name."""
     charset = kind.lower().partition("charset=")[2].partition(";")[0].strip(" \"'")
     for name in (charset, "utf-8"):
         with contextlib.suppress(UnicodeError, LookupError):
-            return content.decode(name)
+            return content.decode(name).removeprefix("\ufeff")
     return None

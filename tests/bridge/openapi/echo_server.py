@@ -31,6 +31,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 COUNTS: Counter[str] = Counter()
 TOKENS: dict[str, int] = {}
 SEEN: set[str] = set()
+TEXTS = {
+    "unnamed": "name\nMüller".encode("latin-1"),
+    "marked": "\ufeffname\nMüller".encode(),
+    "image": b"\x89PNG\x00\xff",
+}
 REQUIRED = ["iss", "sub", "aud", "exp", "jti"]
 
 
@@ -103,6 +108,8 @@ def plain_answer(path: str, query: dict[str, str]) -> Response | None:
         return Response('{"a": "é"}'.encode("latin-1"), headers={"content-type": "application/json;charset=ISO-8859-1"})
     if first == "pages":
         return JSONResponse([1, 2], headers={"link": query["link"]} if "link" in query else {})
+    if first in TEXTS:
+        return Response(TEXTS[first], headers={"content-type": "text/csv"})
     if first == "undefined":
         return Response("voilà".encode(), headers={"content-type": "text/plain; charset=undefined"})
     if first == "nojson":

@@ -163,6 +163,17 @@ async def test_text_of_any_type_and_json_in_the_charset_of_its_type_are_read(api
         assert (await toolset.call("latin", {})).structured == {"a": "é"}
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("unnamed", "name\nM\ufffdller"), ("marked", "name\nMüller"), ("image", "[text/csv, 6 bytes]")],
+)
+async def test_a_text_is_read_though_a_letter_is_not_in_its_charset_or_a_mark_stands_before_it(
+    api: Connecting, name: str, text: str
+) -> None:
+    async with api(get(f"/{name}")) as toolset:
+        assert (await toolset.call("it", {})).text == text
+
+
 async def test_json_that_is_none_is_a_broken_tool(api: Connecting) -> None:
     async with api(get("/nojson")) as toolset:
         with pytest.raises(ToolFailure, match=r"application/json, but that is not valid JSON.*<html>"):

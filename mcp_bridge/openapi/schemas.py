@@ -306,8 +306,10 @@ class View:
 
     def of(self, schema: Schema) -> Schema:
         """`schema` in this view, with references as they were. A choice that fits is enough."""
-        copy = _with_any_of(self._told_apart(replaced(schema, self.of), schema.get("discriminator")))
         hidden = self.hidden(schema)
+        if hidden and "allOf" in schema:
+            schema = {**schema, "allOf": [self._marked(part, hidden) for part in schema["allOf"]]}
+        copy = _with_any_of(self._told_apart(replaced(schema, self.of), schema.get("discriminator")))
         if "properties" in copy:
             copy["properties"] = {
                 name: NOTHING if name in hidden else without_echo(name, one)
@@ -338,6 +340,25 @@ class View:
                 found |= {name for name, inner in one.get("properties", {}).items() if self._is_marked(inner)}
                 pending += [(part, depth + 1) for part in one.get("allOf", ())]
         return found
+
+    def _marked(self, part: Any, names: set[str], depth: int = _DEEPEST) -> Any:
+        """A part of `allOf`, in which the properties of these names are marked, for another part says so; itself where
+        it has none of them. What was referred to is written in it: elsewhere it stays as it is."""
+        whole = self._resolved(part)
+        beside = {key: value for key, value in part.items() if key != "$ref"} if whole is not part else {}
+        if not isinstance(whole, dict) or depth == 0 or not set(beside) <= ANNOTATIONS:
+            return part
+        own, parts = whole.get("properties", {}), whole.get("allOf", [])
+        names = names - self.hidden(whole)
+        found = {name: own.get(name) for name in (*own, *whole.get("required", ())) if name in names}
+        inner = [self._marked(one, names, depth - 1) for one in parts]
+        if not found and all(new is one for new, one in zip(inner, parts, strict=True)):
+            return part
+        marked = {
+            name: {**one, self._mark: True} if isinstance(one, dict) else {self._mark: True}
+            for name, one in found.items()
+        }
+        return {**whole, **beside, "properties": {**own, **marked}, **({"allOf": inner} if inner else {})}
 
     def reaches_mark(self, schema: Schema) -> bool:
         """Whether a value of this schema may hold a marked property at any depth."""

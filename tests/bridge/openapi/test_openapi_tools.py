@@ -319,6 +319,28 @@ async def test_what_only_the_server_sets_is_not_asked_for_and_not_sent(api: Conn
     assert "lines[0].number: only the server sets this; leave it out" in refused.text
 
 
+@pytest.mark.parametrize("whole", [False, True])
+async def test_what_a_part_calls_read_only_is_not_asked_for_as_another_part_has_it(
+    api: Connecting, whole: bool
+) -> None:
+    user = {"type": "object", "properties": {"id": {"type": "integer"}, "name": {}}, "required": ["id", "name"]}
+    base = {"allOf": [{"$ref": "#/components/schemas/User"}]}
+    own = {"properties": {"id": {"type": "integer", "readOnly": True}}, **({"minProperties": 1} if whole else {})}
+    change = {"allOf": [{"$ref": "#/components/schemas/Base"}, own]}
+    components = {"schemas": {"User": user, "Base": base, "Change": change}}
+    paths = {
+        "/x": {"put": {"operationId": "change", **body({"$ref": "#/components/schemas/Change"})}},
+        "/y": {"post": {"operationId": "make", **body({"$ref": "#/components/schemas/User"})}},
+    }
+    async with api(paths, components=components) as toolset:
+        assert "id" not in json.dumps(toolset.tools[0].input_schema)
+        for given_id, is_error in (({}, False), ({"id": 7}, True)):
+            value = {"name": "Ann", **given_id}
+            assert (await toolset.call("change", {"body": value} if whole else value)).is_error is is_error
+        assert (await toolset.call("make", {"name": "Ann"})).is_error
+        assert not (await toolset.call("make", {"name": "Ann", "id": 7})).is_error
+
+
 async def test_a_recursive_body_is_a_finite_valid_schema(api: Connecting) -> None:
     node = {
         "type": "object",

@@ -222,7 +222,11 @@ def _argument_model(name: str, function: Callable[..., Any]) -> tuple[type[BaseM
         raise SourceError(f"the type hints of function {name!r} cannot be read: {problem}") from problem
     fields: dict[str, Any] = {}
     unknown_to_the_function: set[str] = set()
+    # Python would let a call replace what a `partial` binds, and the schema would show it: a customer's id, or a key.
+    bound = _bound(function)
     for parameter in parameters.values():
+        if parameter.name in bound:
+            continue
         _accept(name, parameter, hints)
         # Fields get neutral names with the real one as alias: a parameter may be called `copy` or `_id`.
         field, hint, default = f"argument_{len(fields)}", hints[parameter.name], parameter.default
@@ -244,8 +248,13 @@ def _argument_model(name: str, function: Callable[..., Any]) -> tuple[type[BaseM
         )
         return model, {field for field in unknown_to_the_function if not model.model_fields[field].is_required()}
     except (PydanticUserError, PydanticUndefinedAnnotation) as problem:
-        hinted = {parameter: hints[parameter] for parameter in parameters}
+        hinted = {parameter: hints[parameter] for parameter in parameters if parameter not in bound}
         raise _no_json_form(name, hinted, problem) from problem
+
+
+def _bound(function: Callable[..., Any]) -> set[str]:
+    """The names of the arguments that a `partial` binds by keyword; its positional ones are not in its signature."""
+    return set(function.keywords) if isinstance(function, functools.partial) else set()
 
 
 def _takes_none(hint: Any) -> bool:

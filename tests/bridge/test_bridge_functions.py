@@ -175,6 +175,17 @@ async def test_partials_and_methods_are_functions_too() -> None:
         assert (await toolset.call("scale", {"value": 3})).text == "6.0"
 
 
+async def test_what_a_partial_binds_is_neither_shown_nor_taken_from_a_call() -> None:
+    def read(order: str, customer: str, key: threading.Event, most: int = 5) -> str:
+        return f"{order} of {customer}, {most}, {key.is_set()}"
+
+    read_own = functools.partial(functools.partial(read, key=threading.Event()), customer="C-1")
+    async with mcp_bridge.connect(read_own) as toolset:
+        assert list(toolset.tools[0].input_schema["properties"]) == ["order", "most"]
+        assert (await toolset.call("read", {"order": "7", "most": 2})).text == "7 of C-1, 2, False"
+        assert (await toolset.call("read", {"order": "7", "customer": "C-2"})).error_kind == "invalid_arguments"
+
+
 @dataclasses.dataclass
 class Point:
     x: int

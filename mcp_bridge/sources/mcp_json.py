@@ -71,6 +71,26 @@ def read_file(path: Path) -> list[ServerSpec | OpenApiSpec]:
 
     Raises `SourceError` with line and column where it is not JSON.
     """
+    config = config_in(path)
+    if {"openapi", "swagger"} & set(config) and "mcpServers" not in config:
+        return [OpenApiSpec("", str(path))]
+    return read_config(config, where=str(path), folder=path.resolve().parent)
+
+
+_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_LAST_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*")|,(?=\s*[}\]])')
+
+
+def _plain_json(text: str) -> str:
+    """JSON without the comments, and the commas after a last entry, that VS Code and Gemini CLI allow. What is left
+    stands where it stood, so that errors name its place."""
+    for extra in (_COMMENT, _LAST_COMMA):
+        text = extra.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), text)
+    return text
+
+
+def config_in(path: Path) -> Mapping[str, Any]:
+    """The object in a JSON file. Raises `SourceError` with line and column where there is none."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -90,16 +110,14 @@ def read_file(path: Path) -> list[ServerSpec | OpenApiSpec]:
     except OSError as error:
         raise SourceError(f"{str(path)!r} cannot be read: {error.strerror or error}") from error
     try:
-        config = json.loads(text)
+        config = json.loads(_plain_json(text))
     except json.JSONDecodeError as error:
         raise SourceError(f"{str(path)!r} is not valid JSON: {json_problem(error)}") from error
     except RecursionError:
         raise SourceError(f"{str(path)!r} is nested too deeply to be read") from None
     if not isinstance(config, Mapping):
         raise SourceError(f'{str(path)!r} holds {kind_of(config)}; it must be {{"mcpServers": {{...}}}}')
-    if {"openapi", "swagger"} & set(config) and "mcpServers" not in config:
-        return [OpenApiSpec("", str(path))]
-    return read_config(config, where=str(path), folder=path.resolve().parent)
+    return config
 
 
 def read_config(config: Mapping[str, Any], *, where: str, folder: Path) -> list[ServerSpec | OpenApiSpec]:

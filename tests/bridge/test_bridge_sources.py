@@ -155,9 +155,23 @@ def test_configurations_of_other_clients_are_read_as_they_are(
     assert '"toolbake": {"allow": [...]} chooses tools' in told[0]
 
 
+async def test_comments_and_last_commas_of_editors_are_no_part_of_a_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    path.write_text("""{
+        // "inputs": [],
+        "servers": {
+            "one": {"command": "a", "args": ["http://b/*c*/", "\\\\", "// d \\" ,]",]}, /* the first
+            "two": {"command": "e"}, */
+        },
+    }""")
+    [spec] = identify(path)
+    assert isinstance(spec, StdioSpec)
+    assert (spec.name, spec.args) == ("one", ("http://b/*c*/", "\\", '// d " ,]'))
+
+
 async def test_malformed_json_is_told_with_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
-    path.write_text('{"mcpServers": {\n  "one": {"command": "a",}\n}}')
+    path.write_text('{"mcpServers": {  // ours\n  "one": {"command" "a",}\n}}')
     with pytest.raises(SourceError, match=r"mcp\.json' is not valid JSON: .* at line 2, column 2\d"):
         async with mcp_bridge.connect(path):
             pass

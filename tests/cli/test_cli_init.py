@@ -191,6 +191,14 @@ def test_an_mcp_json_that_lies_in_the_folder_is_used_as_it_is(empty):
     assert len(load_tasks(empty / "rooms" / "tasks.jsonl")) == 10
 
 
+def test_the_configuration_of_an_editor_becomes_a_project(empty):
+    from sdk.cli.commands.init import mcp_tools
+
+    (empty / "vscode.json").write_text("""{"servers": {"far": {"url": "https://far.example/mcp"}, // ours\n}}""")
+    made = mcp_tools(Path("vscode.json"), empty / "project")
+    assert json.loads(made.files["mcp.json"]) == {"mcpServers": {"far": {"url": "https://far.example/mcp"}}}
+
+
 def test_places_in_a_copied_mcp_json_still_mean_the_same(empty):
     from sdk.cli.commands.init import mcp_tools
 

@@ -345,11 +345,11 @@ def mcp_tools(file: Path, folder: Path) -> ProjectTools:
         raise ConfigError(f"--mcp is {str(file)!r}; give an mcp.json, or the Python file of a server (server.py)")
     if file.resolve() == (folder / MCP_JSON).resolve():
         return ProjectTools(MCP_JSON, "the servers of `mcp.json`")
-    from mcp_bridge.sources.mcp_json import read_file
+    from mcp_bridge.sources.mcp_json import config_in, read_file
 
     read_file(file)  # a mistake in it is told with its place
-    config = json.loads(file.read_text("utf-8-sig"))
-    entries = config.get("mcpServers")
+    config = config_in(file)
+    entries = config.get("mcpServers", config.get("servers"))
     if not isinstance(entries, dict):
         raise ConfigError(f"--mcp is {str(file)!r}, an OpenAPI document; give it as --openapi {file}")
     moved = {name: _moved(entry, file.resolve().parent, folder) for name, entry in entries.items()}

@@ -22,7 +22,7 @@ from typing import Any
 from ..access.redaction import is_url, shown_text, shown_value, split_url, url_secrets
 from ..access.settings import read_access
 from ..errors import SourceError, kind_of
-from ..safe_text import json_problem
+from ..safe_text import json_problem, strict_json
 from .environment import WORLD_DIR, expanded, read_env_file, secret_variables
 from .specs import HttpSpec, OpenApiSpec, ServerOptions, ServerSpec, StdioSpec, UrlTransport, read_options
 
@@ -69,10 +69,11 @@ _NOT_OF_APIS = {
 def read_file(path: Path) -> list[ServerSpec | OpenApiSpec]:
     """The servers of an `mcp.json`, or the API of an OpenAPI document in JSON.
 
-    Raises `SourceError` with line and column where it is not JSON.
+    Raises `SourceError` with line and column where it is not JSON, and for a key that an object of an `mcp.json` has
+    twice.
     """
     config = config_in(path)
-    if {"openapi", "swagger"} & set(config) and "mcpServers" not in config:
+    if _is_document(config):
         return [OpenApiSpec("", str(path))]
     return read_config(config, where=str(path), folder=path.resolve().parent)
 
@@ -110,14 +111,27 @@ def config_in(path: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise SourceError(f"{str(path)!r} cannot be read: {error.strerror or error}") from error
     try:
-        config = json.loads(_plain_json(text))
+        try:
+            config = json.loads(text)
+        except json.JSONDecodeError:
+            text = _plain_json(text)
+            config = json.loads(text)
+        if not isinstance(config, Mapping):
+            raise SourceError(f'{str(path)!r} holds {kind_of(config)}; it must be {{"mcpServers": {{...}}}}')
+        if not _is_document(config):
+            strict_json(text, unique_keys=True)  # of two "deny" the last alone would count, and nobody be told
     except json.JSONDecodeError as error:
         raise SourceError(f"{str(path)!r} is not valid JSON: {json_problem(error)}") from error
     except RecursionError:
         raise SourceError(f"{str(path)!r} is nested too deeply to be read") from None
-    if not isinstance(config, Mapping):
-        raise SourceError(f'{str(path)!r} holds {kind_of(config)}; it must be {{"mcpServers": {{...}}}}')
+    except ValueError as error:
+        raise SourceError(f"{str(path)!r} cannot be used: {error}") from None
     return config
+
+
+def _is_document(config: Mapping[str, Any]) -> bool:
+    """Whether it is an OpenAPI document and no `mcp.json`."""
+    return bool({"openapi", "swagger"} & set(config)) and "mcpServers" not in config
 
 
 def read_config(config: Mapping[str, Any], *, where: str, folder: Path) -> list[ServerSpec | OpenApiSpec]:

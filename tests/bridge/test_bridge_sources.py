@@ -187,6 +187,11 @@ async def test_malformed_json_is_told_with_line_and_column(tmp_path: Path) -> No
         ('{"mcpServers": {}}', "is empty; add at least one server"),
         ("", "is not valid JSON"),
         ("\x00", "is not valid JSON"),
+        ('{"mcpServers": {"one": {"command": "a"}, "one": {"command": "b"}}}', "the key 'one' occurs twice; keep one"),
+        (
+            '{"mcpServers": {"one": {"command": "a", "toolbake": {"deny": ["delete_*"], "deny": ["x"]}}}}',
+            "the key 'deny' occurs twice; keep one",
+        ),
     ],
 )
 async def test_a_json_file_that_is_no_configuration_says_what_it_should_be(

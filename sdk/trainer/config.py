@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from mcp_bridge.errors import kind_of
-from mcp_bridge.safe_text import json_problem
+from mcp_bridge.safe_text import json_problem, strict_json
 
 from ..errors import ConfigError
 from ..policies.protocol import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
@@ -775,7 +775,7 @@ def _read(path: Path) -> dict[str, Any]:
         data = _yaml(text, path) if kind == "YAML" else _json(text, path)
     except RecursionError:
         raise ConfigError(f"config file {str(path)!r} is nested too deeply to be read") from None
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a key that occurs twice, NaN, a number of thousands of digits
         raise ConfigError(f"config file {str(path)!r} cannot be read: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"config file {str(path)!r} holds {kind_of(data)}; it must hold one object")
@@ -784,7 +784,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _json(text: str, path: Path) -> Any:
     try:
-        return json.loads(text)
+        return strict_json(text, unique_keys=True)
     except json.JSONDecodeError as error:
         raise ConfigError(f"config file {str(path)!r} is not valid JSON: {json_problem(error)}") from None
 
@@ -792,8 +792,16 @@ def _json(text: str, path: Path) -> Any:
 def _yaml(text: str, path: Path) -> Any:
     import yaml
 
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+            names = [key.value for key, _ in node.value]  # of which PyYAML would keep the last
+            if twice := [key for key, _ in node.value if names.count(key.value) > 1]:
+                said = f"the key {twice[-1].value!r} occurs twice; keep one of them"
+                raise yaml.constructor.ConstructorError(None, None, said, twice[-1].start_mark)
+            return super().construct_mapping(node, deep)
+
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"config file {str(path)!r} is not valid YAML: {error}") from None
 

@@ -145,9 +145,11 @@ def test_every_way_to_write_a_config_gives_the_same(tmp_path: Path) -> None:
         ("config.yaml", "grpo: [", "is not valid YAML: while parsing"),
         ("config.yml", "- 1", "holds a list; it must hold one object"),
         ("config.json", "{", "is not valid JSON: .* at column 2"),
-        pytest.param("config.json", "[" * 50_000 + "]" * 50_000, "is nested too deeply to be read", id="json nested"),
+        pytest.param("config.json", "[" * 50_000 + "]" * 50_000, "nested too deeply to be read", id="json nested"),
         pytest.param("config.yaml", "[" * 5_000 + "]" * 5_000, "is nested too deeply to be read", id="yaml nested"),
         pytest.param("config.json", f'{{"seed": {"9" * 5000}}}', "cannot be read: Exceeds the limit", id="digits"),
+        ("config.json", '{"grpo": {"max_steps": 5}, "grpo": {"beta": 0.1}}', "the key 'grpo' occurs twice; keep one"),
+        ("config.yaml", "grpo:\n  beta: 0.1\n  beta: 0.2\n", r"the key 'beta' occurs twice; keep one[^$]*line 3"),
     ],
 )
 def test_a_config_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:

@@ -214,7 +214,10 @@ def test_places_in_a_copied_mcp_json_still_mean_the_same(empty):
         "placed": {"command": "npx", "args": ["files"], "cwd": "work"},
         "api": {"openapi": "api.yaml"},
         "far": {"url": "https://far.example/mcp", "headers": {"Authorization": "Bearer ${KEY:-none}"}},
+        "told by a file": {"command": "npx", "args": ["files"], "envFile": "own.env"},
+        "signed": {"openapi": "api.yaml", "auth": {"main": {"private_key_file": "own.pem", "client_id": "me"}}},
     }
+    (empty / "tools" / "own.env").write_text("NAME=value\n")
     (empty / "tools" / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
     made = mcp_tools(Path("tools/mcp.json"), empty / "project")
     moved = json.loads(made.files["mcp.json"])["mcpServers"]
@@ -227,6 +230,8 @@ def test_places_in_a_copied_mcp_json_still_mean_the_same(empty):
     }
     assert moved["api"] == {"openapi": "../tools/api.yaml"}
     assert moved["far"] == servers["far"]
+    assert moved["told by a file"]["envFile"] == "../tools/own.env"
+    assert moved["signed"]["auth"]["main"] == {"private_key_file": "../tools/own.pem", "client_id": "me"}
 
 
 def test_an_api_becomes_a_twin_with_tasks(empty):

@@ -32,8 +32,8 @@ TASKS, VERIFY, TRAIN, GOLD_TEST, README = "tasks.jsonl", "verify.py", "train.jso
 REQUESTS_FILE = "requests.csv"
 MCP_JSON, TOOLS_PY = "mcp.json", "tools.py"
 _PYTHON = "${TOOLBAKE_PYTHON:-python}"
-_PLACES = ("ca", "cert", "key")
-"""Of an entry's `tls`: files, relative to the folder of their `mcp.json`."""
+_PLACES, _KEY_FILE = ("ca", "cert", "key"), "private_key_file"
+"""Of an entry's `tls` and of its `auth`: files, relative to the folder of their `mcp.json`."""
 _FETCHING = frozenset({"npx", "uvx", "pipx", "bunx", "docker", "podman"})
 """Commands that get a server from a registry, so that the folder they are typed in has nothing of it."""
 _WANTED = 10
@@ -487,11 +487,17 @@ def _moved(entry: Any, home: Path, folder: Path) -> Any:
     """An entry of an `mcp.json` as it reads in another folder."""
     if not isinstance(entry, dict):
         return entry
-    found = dict(entry)
 
     def moved(place: str) -> str:
         return _from(folder, home / Path(place).expanduser())
 
+    def with_places(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+        return {
+            name: moved(value) if name in names and isinstance(value, str) and "${" not in value else value
+            for name, value in values.items()
+        }
+
+    found = with_places(entry, "envFile")
     if "command" in entry:
         # Without `cwd` a server starts where the command was typed. It is written only where the server may need that:
         # a project that names no folder beside it can be moved.
@@ -510,11 +516,13 @@ def _moved(entry: Any, home: Path, folder: Path) -> Any:
         if isinstance(options.get("roots"), list):
             options["roots"] = [one if "://" in str(one) else moved(str(one)) for one in options["roots"]]
         found["toolbake"] = options
-    tls = entry.get("tls")
-    if isinstance(tls, dict):
-        found["tls"] = {
-            name: moved(value) if name in _PLACES and isinstance(value, str) and "${" not in value else value
-            for name, value in tls.items()
+    if isinstance(tls := entry.get("tls"), dict):
+        found["tls"] = with_places(tls, *_PLACES)
+    if isinstance(auth := entry.get("auth"), dict):
+        # Of a server the key's file stands in it, of an API in the entry of each scheme.
+        found["auth"] = {
+            name: with_places(one, _KEY_FILE) if isinstance(one, dict) else one
+            for name, one in with_places(auth, _KEY_FILE).items()
         }
     return found
 

@@ -357,3 +357,9 @@ def test_of_a_clients_file_the_servers_alone_are_copied_and_nobody_else_may_read
     tools = mcp_tools(file, empty / "project")
     assert "sk-hidden" not in tools.files["mcp.json"]
     assert json.loads(tools.files["mcp.json"]).keys() == {"mcpServers"}
+
+
+def test_servers_may_have_the_name_that_other_clients_give_them(empty):
+    (empty / "vs.json").write_text(json.dumps({"inputs": [], "servers": {"one": {"command": "no-such-program"}}}))
+    tools = mcp_tools(empty / "vs.json", empty / "project")
+    assert json.loads(tools.files["mcp.json"])["mcpServers"]["one"]["command"] == "no-such-program"

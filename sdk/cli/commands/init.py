@@ -349,7 +349,7 @@ def mcp_tools(file: Path, folder: Path) -> ProjectTools:
 
     read_file(file)  # a mistake in it is told with its place
     config = config_in(file)
-    entries = config.get("mcpServers", config.get("servers"))
+    entries = config.get("mcpServers", config.get("servers"))  # of an OpenAPI document those are a list
     if not isinstance(entries, dict):
         raise ConfigError(f"--mcp is {str(file)!r}, an OpenAPI document; give it as --openapi {file}")
     moved = {name: _moved(entry, file.resolve().parent, folder) for name, entry in entries.items()}

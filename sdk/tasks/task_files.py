@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from mcp_bridge import safe_text
 from mcp_bridge.errors import kind_of
 from mcp_bridge.extras import require_extra
-from mcp_bridge.safe_text import json_problem, shortened
+from mcp_bridge.safe_text import json_in, json_problem, shortened
 
 from ..errors import ConfigError
 from ..records import Message, Rollout, Task, ToolCall
@@ -124,10 +124,9 @@ def from_csv_cells(cells: Mapping[str, str], where: str) -> dict[str, Any]:
 def _cell(column: str, cell: str, where: str) -> Any:
     if column in _TEXTS:
         return cell
-    value = _value(column, cell, where) if column == "expected" else _json_or_text(cell, where)
     if column == "prompt":
-        is_messages = isinstance(value, list) and value and all(isinstance(m, dict) and "role" in m for m in value)
-        return value if is_messages else cell
+        return _prompt(cell, where)
+    value = _value(column, cell, where) if column == "expected" else _json_or_text(cell, where)
     if column == "later_turns" and not isinstance(value, list):
         return [cell]
     if column == "expected" and not isinstance(value, dict):
@@ -136,6 +135,13 @@ def _cell(column: str, cell: str, where: str) -> Any:
         told = f"{where}: {column} is {_shown(cell)}, which is not JSON"
         raise ConfigError(f'{told}; write for example {{"key": "value"}}')
     return value
+
+
+def _prompt(text: str, where: str) -> Any:
+    """The messages that a text holds as JSON, or the text as it stands."""
+    value = json_in(text)
+    is_messages = isinstance(value, list) and value and all(isinstance(m, dict) and "role" in m for m in value)
+    return strict_json(text, where) if is_messages else text
 
 
 def _value(column: str, cell: str, where: str) -> Any:
@@ -177,7 +183,9 @@ def _json_or_text(cell: str, where: str) -> Any:
 
 
 def _structured_from_text(name: str, value: str, where: str) -> Any:
-    if name in (*_TEXTS, "prompt"):
+    if name == "prompt":
+        return _prompt(value, where)
+    if name in _TEXTS:
         return value
     try:
         return _json(value, where)

@@ -297,6 +297,15 @@ def test_nulls_that_a_table_may_have_filled_in_are_refused():
         load_tasks(datasets.Dataset.from_list(rows))
 
 
+def test_messages_of_a_prompt_may_be_json_text_in_a_table():
+    import datasets
+
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where is it?"}]
+    dataset = datasets.Dataset.from_dict({"prompt": [json.dumps(messages), '["a", "b"]', "c"]})
+    prompts = [task.prompt for task in load_tasks(dataset)]
+    assert prompts == [[Message(**message) for message in messages], '["a", "b"]', "c"]
+
+
 def test_a_broken_parquet_file_and_bad_json_text_are_named(tmp_path):
     import datasets
 

@@ -161,23 +161,20 @@ def _value(column: str, cell: str, where: str) -> Any:
 _NAME = re.compile(r"\d+[eE]\d+")
 
 
-def _json(text: str, where: str, **how: Any) -> Any:
-    """Raises `ValueError`, and `ConfigError` where lists lie in lists too deeply."""
+def _json(text: str, where: str) -> Any:
+    """Raises `ValueError`, and `ConfigError` where lists lie in lists too deeply, or an object has a key twice."""
     try:
-        return json.loads(text, **how)
+        json.loads(text, **safe_text.STRICT)
     except RecursionError as error:
         raise ConfigError(f"{where}: nested too deeply to be read") from error
+    return strict_json(text, where)
 
 
 def _json_or_text(cell: str, where: str) -> Any:
-    """JSON where the cell is JSON, the text as it stands otherwise. `NaN` stays text, and so does `12E4`, which is more
-    often a name than a number."""
-
-    def keep_as_text(_: str) -> Any:
-        raise ValueError
-
+    """JSON where the cell is JSON, the text as it stands otherwise. `NaN` and `1.5e999` stay text, and so does `12E4`,
+    which is more often a name than a number."""
     try:
-        return cell if _NAME.fullmatch(cell) else _json(cell, where, parse_constant=keep_as_text)
+        return cell if _NAME.fullmatch(cell) else _json(cell, where)
     except ValueError:
         return cell
 

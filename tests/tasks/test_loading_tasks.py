@@ -124,6 +124,14 @@ def test_a_csv_cell_that_is_a_name_with_an_e_is_no_number(tmp_path):
     assert [task.expected["answer"] for task in load_tasks(path)] == ["12E4", 120000.0, 1200.5]
 
 
+def test_a_csv_cell_with_a_number_that_json_has_not_is_a_text(tmp_path):
+    path = tmp_path / "tasks.csv"
+    path.write_text('prompt,expected.answer\nHow many?,1.5e400\nHow much?,NaN\n"{""a"": 1, ""a"": 2}",7\n')
+    tasks = load_tasks(path)
+    assert [task.expected["answer"] for task in tasks] == ["1.5e400", "NaN", 7]
+    assert tasks[2].prompt == '{"a": 1, "a": 2}'  # a request may be any text
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -145,6 +153,7 @@ def test_a_csv_cell_that_is_a_name_with_an_e_is_no_number(tmp_path):
         pytest.param(f"prompt,setup\na,{DEEP}\n", r"line 2: nested too deeply to be read", id="nested"),
         ('prompt,expected,expected.answer\na,"{""answer"": 1}",2\n', "both set 'answer'"),
         ('prompt,expected.answer,expected\na,1,"{""answer"": 1}"\n', "both set 'answer'"),
+        ('prompt,setup\na,"{""seed"": 1, ""seed"": 2}"\n', r"line 2: the key 'seed' occurs twice; keep one"),
     ],
 )
 def test_a_bad_csv_file_names_line_and_fix(tmp_path, text, message):
@@ -317,6 +326,10 @@ def test_a_broken_parquet_file_and_bad_json_text_are_named(tmp_path):
         load_tasks(datasets.Dataset.from_dict({"prompt": ["a"], "expected": ["{oops"]}))
     with pytest.raises(ConfigError, match="row 0: nested too deeply to be read"):
         load_tasks(datasets.Dataset.from_dict({"prompt": ["a"], "expected": [DEEP]}))
+    with pytest.raises(ConfigError, match="row 0: the key 'answer' occurs twice"):
+        load_tasks(datasets.Dataset.from_dict({"prompt": ["a"], "expected": ['{"answer": 1, "answer": 2}']}))
+    with pytest.raises(ConfigError, match=r"expected is the text .*: NaN is not a JSON value"):
+        load_tasks(datasets.Dataset.from_dict({"prompt": ["a"], "expected": ['{"answer": NaN}']}))
 
 
 def test_loading_imports_nothing_heavy():

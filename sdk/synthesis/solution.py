@@ -17,7 +17,7 @@ import anyio
 
 from mcp_bridge import Tool, Toolset
 from mcp_bridge.records import EMPTY
-from mcp_bridge.safe_text import json_values
+from mcp_bridge.safe_text import json_values, strict_json
 from sandboxes.changes import Change, diff
 
 from ..connecting import connect
@@ -330,7 +330,12 @@ def read_calls(given: Calls) -> list[ToolCall]:
     for one in given if isinstance(given, Sequence) and not isinstance(given, str) else [given]:
         if isinstance(one, str):
             found += _from_text(one)
-        elif isinstance(one, Mapping) and isinstance(one.get("name"), str) and set(one) <= {"name", "arguments"}:
+        elif (
+            isinstance(one, Mapping)
+            and isinstance(one.get("name"), str)
+            and isinstance(one.get("arguments"), Mapping | None)
+            and set(one) <= {"name", "arguments"}
+        ):
             found.append((one["name"], dict(one.get("arguments") or {})))
         elif isinstance(one, Sequence) and len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], Mapping):
             found.append((one[0], dict(one[1])))
@@ -356,7 +361,7 @@ def _from_text(text: str) -> list[tuple[str, dict[str, Any]]]:
 
     if text.lstrip().startswith(("[", "{")):
         try:
-            listed = json.loads(text)
+            listed = strict_json(text, unique_keys=True)
         except ValueError as error:
             raise problem(f"it is not valid JSON: {error}") from None
         return [(call.name, call.arguments) for call in read_calls(listed if isinstance(listed, list) else [listed])]

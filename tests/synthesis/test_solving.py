@@ -230,6 +230,12 @@ def test_an_answer_that_is_read_as_a_list_needs_all_its_items(free: list[str], e
         (7, None, "7 is not a call"),
         ([], None, "there are no calls"),
         ([7], None, "7 is not a call; write for example"),
+        ([{"name": "get_order", "arguments": '{"order_id": "4256"}'}], None, "is not a call; write for example"),
+        (
+            '[{"name": "get_order", "arguments": {"order_id": "1", "order_id": "4256"}}]',
+            "$.status",
+            "the key 'order_id' occurs twice; keep one of them",
+        ),
     ],
 )
 def test_what_cannot_be_solved_says_what_to_change(calls: Any, answer: str | None, problem: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from ..errors import RunFolderError, ToolbakeError, wrong_fields
+from ..evidence.canonical import numbered_lines
 from ..records import Rollout
 from ..traces.journal import Journal
 from ..traces.json_text import dump_json
@@ -73,10 +74,13 @@ class Labels:
         """The same of the lines that can be read, and what is wrong with each of the others."""
         found: dict[tuple[str, str], Label] = {}
         problems = []
-        for number, raw in enumerate(self._journal.raw_lines(), start=1):
+        for number, raw in numbered_lines(self._journal.path):
             try:
-                label = Label.model_validate_json(raw)
+                label = Label.model_validate_json(raw)  # also a last line that an editor did not end
             except ValidationError as error:
+                if not raw.endswith(b"\n"):
+                    log.warning("%s: line %d was not written to its end; it is left out", self._journal.path, number)
+                    continue
                 problems.append(
                     f"{self._journal.path}, line {number}, is not a label ({wrong_fields(error, 'line')}); correct it, "
                     "or remove it"

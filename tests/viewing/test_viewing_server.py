@@ -133,10 +133,12 @@ def test_a_label_that_an_editor_wrote_without_a_line_break_is_kept(desk: Path) -
     labels.write(Label(stage="grpo", rollout="first", label="good"))
     with open(desk / "labels.jsonl", "a") as file:
         file.write('{"stage": "grpo", "rollout": "by hand", "label": "bad"}')
+    assert [rollout for _, rollout in labels.read()] == ["first", "by hand"]
     labels.write(Label(stage="grpo", rollout="last", label="good"))
     assert [rollout for _, rollout in labels.read()] == ["first", "by hand", "last"]
     with open(desk / "labels.jsonl", "a") as file:
         file.write('{"stage": "grpo", "roll')
+    assert len(labels.read()) == 3
     labels.write(Label(stage="grpo", rollout="next", label="good"))
     assert [rollout for _, rollout in labels.read()] == ["first", "by hand", "last", "next"]
 

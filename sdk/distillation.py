@@ -164,9 +164,9 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fits_json(rollout: Rollout) -> bool:
-    messages = [message.model_dump() for message in rollout.messages]
+    written = [rollout.task.model_dump(), *(message.model_dump() for message in rollout.messages)]
     try:
-        json.dumps(messages, allow_nan=False, ensure_ascii=False).encode()
+        json.dumps(written, allow_nan=False, ensure_ascii=False, default=str).encode()
     except (ValueError, RecursionError):  # a `UnicodeEncodeError` is a ValueError
         return False
     return True

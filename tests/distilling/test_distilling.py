@@ -230,6 +230,16 @@ def test_what_json_cannot_hold_is_left_out_and_counted_and_the_rest_is_written(o
     assert (len(data.selection.kept), data.selection.not_json, data.selection.duplicates) == (1, 2, 1)
     assert "2 that JSON cannot hold" in str(data)
     assert data.dataset()[0]["messages"][0]["content"] == PROMPTS[1]
+    with pytest.raises(sdk.ConfigError, match="1 hold what JSON cannot"):
+        sdk.distill(
+            tools=[get_order],
+            prompts=[{"prompt": PROMPTS[1], "expected": {"order_id": order_id}}],
+            verifier=is_shipped,
+            model=ScriptedAgent(script),
+            samples=1,
+            to=tmp_path / "e.jsonl",
+            licence="mit",
+        )
 
 
 def test_a_last_message_that_a_limit_cut_off_teaches_nobody(tmp_path: Path) -> None:

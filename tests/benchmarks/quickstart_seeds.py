@@ -1,19 +1,21 @@
 """The quickstart over several seeds, with options of one's choice: success after each stage on its 84 held-out tasks.
 
     python tests/benchmarks/quickstart_seeds.py FOLDER [--seeds 0 1 2] [--set sampler_dtype=bfloat16 ...]
-        [--supervised STEPS ...]
+        [--supervised STEPS ...] [--demonstrations COUNT]
 
 A run takes about a quarter of an hour on two cores. Each is in a folder of its own below FOLDER: stopped at any time,
 the same command goes on, and a finished run is only read. The table has a row for each seed: success after the warm
 start, after GRPO and with the weights that were handed over, and what GRPO adds to the warm start with its interval by
 wordings. With `--supervised`, each seed is also trained on the same demonstrations alone, in so many steps, and the
-table compares GRPO's last weights with those, seed by seed and all seeds together.
+table compares GRPO's last weights with those, seed by seed and all seeds together. With `--demonstrations`, so many
+training tasks of each intent keep theirs; GRPO trains on all tasks, with and without.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +41,22 @@ def columns_of(report: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def trained(folder: Path, seed: int, changed: dict[str, Any]) -> dict[str, Any]:
+def tasks_with(demonstrations: int | None) -> list[dict[str, Any]]:
+    """The quickstart's. `demonstrations`: at most so many of each intent's training tasks have one; None: as it has
+    them."""
+    tasks = quickstart_tasks(kept_aside=True)
+    shown: Counter[str] = Counter()
+    for task in tasks:
+        if demonstrations is not None and task["tags"]["split"] == "train" and "demonstration" in task:
+            shown[task["tags"]["intent"]] += 1
+            if shown[task["tags"]["intent"]] > demonstrations:
+                del task["demonstration"]
+    return tasks
+
+
+def trained(folder: Path, tasks: list[dict[str, Any]], seed: int, changed: dict[str, Any]) -> dict[str, Any]:
     """The report of a quickstart with other options."""
     config = TrainConfig.of({**quickstart_options(seed=seed).model_dump(exclude_unset=True), **changed})
-    tasks = quickstart_tasks(kept_aside=True)
     train(HELPDESK, tasks, quickstart_verifier(), output_dir=folder, config=config, progress=Console())
     found: dict[str, Any] = json.loads((folder / "report.json").read_text())
     return found
@@ -70,7 +84,9 @@ def main() -> None:
     parser.add_argument(
         "--supervised", type=int, nargs="+", default=[], metavar="STEPS", help="supervised training alone"
     )
+    parser.add_argument("--demonstrations", type=int, metavar="COUNT", help="of each intent; as it has them by default")
     options = parser.parse_args()
+    tasks = tasks_with(options.demonstrations)
     changed = assigned(options.set, "--set")
     tune_process()
     quiet_libraries()
@@ -78,12 +94,12 @@ def main() -> None:
     found = {}
     compared = ["| steps, supervised alone | seed | success | GRPO beside it (95 %) |", "|" + " --- |" * 4]
     for seed in options.seeds:
-        found[seed] = columns_of(trained(options.folder / f"seed-{seed}", seed, changed))
+        found[seed] = columns_of(trained(options.folder / f"seed-{seed}", tasks, seed, changed))
     for steps in options.supervised:
         every: tuple[list[Rollout], list[Rollout]] = [], []
         for seed in options.seeds:
             folder = options.folder / f"supervised-{steps}-{seed}"
-            trained(folder, seed, {**changed, "warm_start.max_steps": steps, "grpo.max_steps": 0})
+            trained(folder, tasks, seed, {**changed, "warm_start.max_steps": steps, "grpo.max_steps": 0})
             pair = heldout(folder, "after_warm_start"), heldout(options.folder / f"seed-{seed}", "after_grpo")
             every[0].extend(pair[0]), every[1].extend(pair[1])
             compared.append(f"| {steps} | {seed} | {' | '.join(beside(*pair))} |")

@@ -163,6 +163,8 @@ def _key(key: Any) -> str:
     simple = _simple(key)
     if simple is not _NOT_SIMPLE:
         return simple if isinstance(simple, str) else json.dumps(simple)
+    if isinstance(key, AbstractSet):  # its own text has its values in another order in each copy
+        return json.dumps(sorted(map(_key, key)))
     return json.dumps([_key(part) for part in key]) if isinstance(key, tuple) else _text(key)
 
 

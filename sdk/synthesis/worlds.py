@@ -401,6 +401,9 @@ LIKE = 0.85
 _TRIES = 4
 """Of each column with a tool whose argument's name says nothing."""
 _READ_TRIES = 4
+_ANYTHING = (7, "other", [7], ["other"])
+"""For arguments that nothing in the state fits: a note that is left out may change nothing, and one that is given
+does."""
 _MOST_COLUMNS = 40
 
 
@@ -510,7 +513,7 @@ def fitted(value: Scalar, schema: Mapping[str, Any]) -> Scalar | None:
     return value if _fits(value, schema) else None
 
 
-def _fits(value: Scalar, schema: Mapping[str, Any]) -> bool:
+def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
     try:
         return not schema_errors(compiled_schema(dict(schema), is_known_valid=True), value, most=1)
     except SchemaTimeout:
@@ -700,8 +703,12 @@ async def _only_reads(worlds: Worlds, facts: Facts, tool: Tool, lessons: Lessons
         if None in arguments.values():
             return False
         if turn % 2:  # `update_ticket(number)` alone changes nothing
-            more = {name: _any_value(facts, tool, name, lessons, chance) for name in properties(tool)}
-            arguments |= {name: value for name, value in more.items() if value is not None and name not in arguments}
+            for name, schema in properties(tool).items():
+                value = _any_value(facts, tool, name, lessons, chance)
+                if value is None and "$ref" not in str(schema):
+                    value = next((one for one in _ANYTHING if _fits(one, schema)), None)
+                if value is not None:
+                    arguments.setdefault(name, value)
         try:
             played = await worlds.play(worlds.setups[0], [(tool.name, given(tool, arguments))])
         except ToolFailure:

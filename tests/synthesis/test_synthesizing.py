@@ -75,6 +75,26 @@ def test_no_task_asks_for_what_is_cut_from_a_result_or_differs_in_each_play() ->
     assert "they were cut, or differ in each play" in str(made.left_out)
 
 
+def test_a_tool_that_changes_nothing_without_its_optional_argument_is_not_asked_what_it_knows() -> None:
+    class Rota:
+        def __init__(self) -> None:
+            self.shifts = {f"S{n}": {"ward": f"Ward {n}", "note": "", "skills": []} for n in (12, 35, 47, 68)}
+
+        def get_shift(self, shift_id: str) -> dict[str, Any]:
+            return self.shifts[shift_id]
+
+        def set_note(self, shift_id: str, note: str = "") -> str:
+            self.shifts[shift_id]["note"] = note
+            return "noted"
+
+        def set_skills(self, shift_id: str, skills: list[str] | None = None) -> str:
+            self.shifts[shift_id]["skills"] = skills or []
+            return "set"
+
+    made = sdk.synthesize(ObjectTwin(Rota), 4, max_calls=1)
+    assert {task.tags["tools"] for task in made.tasks} == {"get_shift"}
+
+
 def test_requests_have_the_names_of_other_alphabets_whole() -> None:
     class Karte:
         def __init__(self, seed: int = 0) -> None:

@@ -169,7 +169,8 @@ class _Arguments:
         for chosen, weight in islice(_best_first(choices), _MOST_COMBINATIONS):
             arguments = {name: one.value for name, one in zip(names, chosen, strict=True) if one.value is not _ABSENT}
             covered = len({place for one in chosen if one.source is not None for place in _places(one.source)})
-            weighed.append((arguments, weight / count + more + 0.1 * covered))
+            # The mean: else a tool with many arguments that may be left out is all that is tried once a row was read.
+            weighed.append((arguments, weight / max(count, len(arguments)) + more + 0.1 * covered))
         yield from sorted(weighed, key=lambda pair: -pair[1])
 
     def _choices(self, name: str, given: Any, depth: int) -> list[_Choice]:

@@ -22,6 +22,7 @@ import sdk
 from mcp_bridge import Tool, connect
 from mcp_bridge.errors import ToolFailure
 from sandboxes.helpdesk import Helpdesk, tasks
+from sandboxes.objects import ObjectTwin
 from sdk.policies.scripted import replay_demonstration
 from sdk.records import Rollout, Task
 from sdk.rollouts.limits import Limits
@@ -433,3 +434,66 @@ def test_candidates_of_any_prompt_fit_their_schemas_and_are_the_same_again(
     assert any(candidate.tool == "get_order" for candidate in first)
     assert len({candidate.key for candidate in first}) == len(first)
     assert first == list(CallCandidates(tools).first(PromptValues(prompt)))
+
+
+class Depots:
+    """Depots of a company, found by their names."""
+
+    def __init__(self) -> None:
+        names = ("Northern Tide", "Quiet Delta", "Brisk River", "Green Anchor")
+        self.depots = {
+            f"dep{n}{n + 3}x": {
+                "name": name,
+                "region": "east" if n == 2 else "west",
+                "city": city,
+                "capacity": 40.5 * n,
+            }
+            for n, (name, city) in enumerate(zip(names, ("Graz", "Linz", "Wels", "Enns"), strict=True), 1)
+        }
+
+    def list_depots(self, region: str = "", query: str = "") -> dict[str, Any]:
+        """Depots of a region, or whose names have a text: the first two, and how many there are."""
+        found = [
+            {"depot_id": key, **row}
+            for key, row in self.depots.items()
+            if region in ("", row["region"]) and query.casefold() in row["name"].casefold()
+        ]
+        return {"items": found[:2], "total": len(found), "page": 1}
+
+    def update_depot(
+        self,
+        depot_id: str,
+        name: str | None = None,
+        region: str | None = None,
+        city: str | None = None,
+        capacity: float | None = None,
+    ) -> str:
+        """Change a depot."""
+        given = {"name": name, "region": region, "city": city, "capacity": capacity}
+        self.depots[depot_id] |= {column: value for column, value in given.items() if value is not None}
+        return "updated"
+
+    def set_capacity(self, depot_id: str, capacity: float) -> str:
+        """Set the capacity of a depot."""
+        self.depots[depot_id]["capacity"] = capacity
+        return "set"
+
+    def delete_depot(self, depot_id: str) -> str:
+        """Delete a depot."""
+        del self.depots[depot_id]
+        return "deleted"
+
+
+def found_for(prompt: str, calls: str, verifier: Any, **answer: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The calls that are found for a task of the depots, whose end is that of `calls`."""
+    source = ObjectTwin(Depots, reads=("list_depots",))
+    task = sdk.solve(source, prompt, calls, **answer).model_copy(update={"demonstration": []})
+    report = search(source, [task], verifier)
+    assert report.found, str(report)
+    return made_calls(report.found[task.id].rollout)
+
+
+def test_an_act_on_a_row_that_was_just_read_is_found_beside_a_tool_with_many_optional_arguments() -> None:
+    calls = "list_depots(query='Northern Tide'); delete_depot(depot_id=$1.items[0].depot_id)"
+    found = found_for("Delete the depot Northern Tide.", calls, final_state())
+    assert [name for name, _ in found] == ["list_depots", "delete_depot"]

@@ -133,7 +133,11 @@ def likeness(argument: str, tool: str, table: str, column: str, *, is_key: bool)
     return 0.1
 
 
-_TOKEN = re.compile(r"[^\s,;!?()\[\]{}\"“”]+")
+_SIGNS = r"[^\s,;!?()\[\]{}\"“”]"
+_TOKEN = re.compile(rf"[-+]?[$€£¥#]?\d{{1,2}}(?:,\d{{3}})+(?!,?\d){_SIGNS}*|{_SIGNS}+")
+"""`1,200.50` is one token. `101,102` are two, as they may be a list."""
+_MAYBE_ONE = re.compile(r"(?<![\w.,])[-+]?[$€£¥#]?(\d{3}(?:,\d{3})+(?:\.\d+)?)(?!\w|,\d)")
+"""The one number that such a list may be, too."""
 _QUOTED = re.compile(r"[\"“]([^\"“”\n]{1,200})[\"”]|(?<!\w)['‘]([^'‘’\n]{1,200})['’](?!\w)")
 _NUMBER = re.compile(r"[-+]?[$€£¥#]?(\d[\d,]*(?:\.\d+)?)%?")
 _DATE = re.compile(r"\b(\d{4})-(\d{1,2})-(\d{1,2})\b")
@@ -183,6 +187,12 @@ class PromptValue:
     """A number, an identifier, a quoted text or a name: something that a solution probably uses."""
 
 
+def _number(found: re.Match[str]) -> int | float:
+    digits = found[1].replace(",", "")
+    number = float(digits) if "." in digits else int(digits)
+    return -number if found[0].startswith("-") else number
+
+
 class PromptValues:
     """All values of a prompt. Example: those of "Refund 10 for order 9857." have the `numbers` 10 and 9857."""
 
@@ -218,11 +228,11 @@ class PromptValues:
     def _numbers(self) -> Iterator[PromptValue]:
         for place, token in enumerate(self._tokens):
             if (found := _NUMBER.fullmatch(token)) is not None:
-                digits = found[1].replace(",", "")
-                number = float(digits) if "." in digits else int(digits)
-                yield PromptValue(-number if token.startswith("-") else number, place, place + 1, 2.0, is_telling=True)
+                yield PromptValue(_number(found), place, place + 1, 2.0, is_telling=True)
             elif token.lower() in _NUMBER_WORDS:
                 yield PromptValue(_NUMBER_WORDS.index(token.lower()), place, place + 1, 1.2)
+        for found in _MAYBE_ONE.finditer(self.text):
+            yield PromptValue(_number(found), *self._places(found.start(), found.end()), 2.0)
 
     def _quoted(self) -> Iterator[PromptValue]:
         for found in _QUOTED.finditer(self.text):

@@ -497,3 +497,10 @@ def test_an_act_on_a_row_that_was_just_read_is_found_beside_a_tool_with_many_opt
     calls = "list_depots(query='Northern Tide'); delete_depot(depot_id=$1.items[0].depot_id)"
     found = found_for("Delete the depot Northern Tide.", calls, final_state())
     assert [name for name, _ in found] == ["list_depots", "delete_depot"]
+
+
+def test_a_number_with_commas_is_one_number() -> None:
+    calls = "set_capacity(depot_id='dep14x', capacity=1200.5)"
+    found = found_for("Set the capacity of depot dep14x to 1,200.50.", calls, final_state())
+    assert found == [("set_capacity", {"depot_id": "dep14x", "capacity": 1200.5})]
+    assert {101, 102, 101102} <= {one.value for one in PromptValues("Rooms 101,102").numbers}  # may be a list

@@ -67,8 +67,8 @@ def _of(content: Any, prompt: PromptValues) -> Iterator[str]:
     if not isinstance(content, Mapping | list):
         yield from _of_text(_written(content), prompt)
         return
-    if isinstance(content, list) and _COUNTING & prompt.vocabulary:
-        yield str(len(content))
+    if _COUNTING & prompt.vocabulary:
+        yield from _counts(content)
     fields = (field for field in leaves(content, is_leaf=lambda value: value is not None) if field[0])
     ranked = sorted(fields, key=lambda field: -_asked_for(field[0], field[1], content, prompt))
     yield from (_written(value) for _, value in ranked[:8])
@@ -82,6 +82,18 @@ def _of(content: Any, prompt: PromptValues) -> Iterator[str]:
         yield ", ".join(map(_written, content))
     if len(ranked) > 1:
         yield ", ".join(_written(value) for _, value in ranked[:2])
+
+
+def _counts(content: Mapping[str, Any] | list[Any]) -> Iterator[str]:
+    """How many a list has; of one page in an envelope, such as `{"items": [...], "total": 40}`, how many there are."""
+    if isinstance(content, list):
+        yield str(len(content))
+        return
+    lists = [inner for inner in content.values() if isinstance(inner, list)]
+    if len(lists) == 1:
+        named = (value for name, value in content.items() if _COUNTING.intersection(stems(name)))
+        yield from (str(value) for value in named if isinstance(value, int) and not isinstance(value, bool))
+        yield str(len(lists[0]))
 
 
 def _of_text(text: str, prompt: PromptValues) -> Iterator[str]:

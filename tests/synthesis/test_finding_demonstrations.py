@@ -504,3 +504,9 @@ def test_a_number_with_commas_is_one_number() -> None:
     found = found_for("Set the capacity of depot dep14x to 1,200.50.", calls, final_state())
     assert found == [("set_capacity", {"depot_id": "dep14x", "capacity": 1200.5})]
     assert {101, 102, 101102} <= {one.value for one in PromptValues("Rooms 101,102").numbers}  # may be a list
+
+
+def test_a_page_of_a_list_tells_how_many_there_are() -> None:
+    asked = "How many depots are in the west?"
+    found = found_for(asked, "list_depots(region='west')", all_of(final_state(), answer_match()), answer="$.total")
+    assert found == [("list_depots", {"region": "west"})]

@@ -35,6 +35,8 @@ _NEEDS_NOTHING = 2.0
 """What a tool without required arguments is more plausible: less than values that fit, more than any words."""
 _OPTIONAL_COSTS = 1.6
 """An argument that may be left out is given where the prompt seems to name it."""
+_KEYS = frozenset(stems("id key number name"))
+"""Of the columns by which a row is named."""
 _FORMATS = {
     "date": re.compile(r"\d{4}-\d\d-\d\d"),
     "time": re.compile(r"\d\d:\d\d(:\d\d)?"),
@@ -258,7 +260,7 @@ class _Arguments:
             said = frozenset(stems(last_name(one.path)))
             place = frozenset(stems(one.tool)) | frozenset(word for part in one.path for word in stems(str(part)))
             same = said == frozenset(stems(name))
-            is_key = bool(said & {"id", "key", "number", "name"}) and bool(wanted & place)
+            is_key = bool(said & _KEYS and wanted & place)
             weight = 3.2 if same else 3.0 if is_key else 2.4 if wanted & said else 1.8 if self._about & said else 0.4
             yield one.value, weight + one.row_fits
 

@@ -27,7 +27,7 @@ from sdk.policies.scripted import replay_demonstration
 from sdk.records import Rollout, Task
 from sdk.rollouts.limits import Limits
 from sdk.rollouts.run_context import RunContext
-from sdk.synthesis.call_candidates import CallCandidates
+from sdk.synthesis.call_candidates import CallCandidates, values_of
 from sdk.synthesis.found_demonstrations import DemonstrationSearch, SearchBounds, SearchReport
 from sdk.synthesis.shared_state import may_change, searchable_tools, shared_state_line
 from sdk.synthesis.words import PromptValues
@@ -510,3 +510,14 @@ def test_a_page_of_a_list_tells_how_many_there_are() -> None:
     asked = "How many depots are in the west?"
     found = found_for(asked, "list_depots(region='west')", all_of(final_state(), answer_match()), answer="$.total")
     assert found == [("list_depots", {"region": "west"})]
+
+
+def test_the_name_of_a_row_is_given_first_for_the_argument_that_is_called_like_the_row() -> None:
+    tool = Tool(
+        name="get_balance",
+        input_schema={"type": "object", "properties": {"customer": {"type": "string"}}, "required": ["customer"]},
+    )
+    prompt = PromptValues("What is the balance of the customer who has a phone?")
+    row = {"customer_since": "2019", "city": "Graz", "name": "Ann Moser", "tier": "gold"}
+    best = next(CallCandidates([tool]).first(prompt, values_of("find_customer", row, prompt)))
+    assert best.arguments == {"customer": "Ann Moser"}

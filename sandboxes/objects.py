@@ -28,12 +28,15 @@ from collections import deque
 from collections.abc import (
     Callable,
     Collection,
+    ItemsView,
     Iterator,
+    KeysView,
     Mapping,
     MutableMapping,
     MutableSequence,
     MutableSet,
     Sequence,
+    ValuesView,
 )
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -97,9 +100,11 @@ class _Former:
     def _compound(self, value: Any, way: tuple[str, ...]) -> Any:
         if isinstance(value, Mapping):
             return self._named(((_key(key), inner) for key, inner in value.items()), way)
+        if isinstance(value, KeysView | ItemsView):  # sets, too, but in the order of their dict
+            value = list(value)
         if isinstance(value, AbstractSet):
             return sorted((self.form(inner, (*way, "*")) for inner in value), key=lambda one: json.dumps(one))
-        if isinstance(value, list | tuple | deque):
+        if isinstance(value, list | tuple | deque | range | ValuesView):
             return [self.form(inner, (*way, str(place))) for place, inner in enumerate(value)]
         attributes = dict(public_attributes(value))
         return self._named(iter(attributes.items()), way) if attributes else _text(value)

@@ -6,7 +6,7 @@ import copy
 import functools
 import json
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from ..access.redaction import HiddenInLogs, header_credentials, public_url, red
 from ..access.settings import Access
 from ..errors import SourceError, kind_of
 from ..safe_text import json_problem, strict_json, whole_characters
+from ..unique_keys import UniqueKeys
 
 MOST_BYTES = 64 * 1024 * 1024
 """The largest document that is read."""
@@ -160,22 +161,10 @@ def _key(key: Any, where: str) -> str:
     raise SourceError(f"{where} has the key {key!r}; keys must be strings")
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _Loader(UniqueKeys, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Safe YAML with the plain values of version 1.2: `no`, `12:30` and `2026-01-01` are strings."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the base class wants a class attribute
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.tag != "tag:yaml.org,2002:merge" and isinstance(key.value, str):
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value!r} is there twice", key.start_mark
-                    )
-                seen.add(key.value)
-        made: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
-        return made
 
 
 for _tag, _pattern, _first in (

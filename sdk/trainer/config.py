@@ -792,13 +792,10 @@ def _json(text: str, path: Path) -> Any:
 def _yaml(text: str, path: Path) -> Any:
     import yaml
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-            names = [key.value for key, _ in node.value]  # of which PyYAML would keep the last
-            if twice := [key for key, _ in node.value if names.count(key.value) > 1]:
-                said = f"the key {twice[-1].value!r} occurs twice; keep one of them"
-                raise yaml.constructor.ConstructorError(None, None, said, twice[-1].start_mark)
-            return super().construct_mapping(node, deep)
+    from mcp_bridge.unique_keys import UniqueKeys
+
+    class Loader(UniqueKeys, yaml.SafeLoader):  # type: ignore[misc]
+        pass
 
     try:
         return yaml.load(text, Loader)

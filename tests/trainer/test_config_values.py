@@ -139,6 +139,12 @@ def test_every_way_to_write_a_config_gives_the_same(tmp_path: Path) -> None:
         assert TrainConfig.of(given) == wanted
 
 
+def test_a_key_that_a_config_merges_may_be_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("grpo: &first {max_steps: 40}\nwarm_start: {<<: *first, max_steps: 5}\n")
+    assert TrainConfig.of(path) == TrainConfig.of({"grpo.max_steps": 40, "warm_start.max_steps": 5})
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
@@ -150,6 +156,7 @@ def test_every_way_to_write_a_config_gives_the_same(tmp_path: Path) -> None:
         pytest.param("config.json", f'{{"seed": {"9" * 5000}}}', "cannot be read: Exceeds the limit", id="digits"),
         ("config.json", '{"grpo": {"max_steps": 5}, "grpo": {"beta": 0.1}}', "the key 'grpo' occurs twice; keep one"),
         ("config.yaml", "grpo:\n  beta: 0.1\n  beta: 0.2\n", r"the key 'beta' occurs twice; keep one[^$]*line 3"),
+        ("config.yaml", "grpo: !!map [beta]\n", "is not valid YAML: expected a mapping node"),
     ],
 )
 def test_a_config_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, text: str, said: str) -> None:

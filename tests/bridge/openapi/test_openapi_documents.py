@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 import mcp_bridge
 from mcp_bridge import SourceError
 from mcp_bridge.openapi.document import Document, read_document
+from mcp_bridge.openapi.references import load_text
 
 
 def document(paths: Mapping[str, Any], *, openapi: str = "3.1.0", **rest: Any) -> dict[str, Any]:
@@ -343,7 +344,7 @@ def test_an_error_says_where_in_the_document(broken: Any, complaint: str, tmp_pa
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("a: 1\na: 2\n", r"api.yaml is not valid YAML: .*'a' is there twice at line 2"),
+        ("a: 1\na: 2\n", r"api.yaml is not valid YAML: .*'a' occurs twice; keep one of them at line 2"),
         ("a: [1\n", r"not valid YAML.*line 2"),
         ("a: &x [*x]\n", r"nested too deep|repeats itself"),
         (
@@ -450,3 +451,8 @@ async def test_a_document_may_be_used_whose_title_or_server_cannot_be_read() -> 
             pass
     async with mcp_bridge.connect({"mcpServers": {"shop": {**entry, "base_url": "https://eu.example.com"}}}) as tools:
         assert [tool.name for tool in tools.tools] == ["get_a"]
+
+
+def test_a_key_that_a_merged_mapping_wrote_anew_is_there_once() -> None:
+    text = "first: &first {a: 1}\ndeep: {own: &own {<<: *first, a: 2}}\nlast: {<<: *own, b: 3}\n"
+    assert load_text(text, "api.yaml") == {"first": {"a": 1}, "deep": {"own": {"a": 2}}, "last": {"a": 2, "b": 3}}

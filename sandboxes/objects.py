@@ -58,6 +58,8 @@ from .sandbox import InvalidArguments, Refused, Sandbox, SetupError
 SAME_AS = "same_as"
 """Key of the form of an object inside itself; the value is the way from the top to where it stands whole."""
 
+_LONGEST_RANGE = 1000
+"""The values of a longer one are not listed."""
 _AS_TEXT = (Decimal, Fraction, UUID, PurePath, complex)
 
 
@@ -104,6 +106,8 @@ class _Former:
             value = list(value)
         if isinstance(value, AbstractSet):
             return sorted((self.form(inner, (*way, "*")) for inner in value), key=lambda one: json.dumps(one))
+        if isinstance(value, range) and value[_LONGEST_RANGE:]:  # a few bytes, which may stand for billions of values
+            return _text(value)
         if isinstance(value, list | tuple | deque | range | ValuesView):
             return [self.form(inner, (*way, str(place))) for place, inner in enumerate(value)]
         attributes = dict(public_attributes(value))

@@ -641,6 +641,7 @@ class Slotted:
         ({3, 1, 20}, [1, 20, 3]),
         ({"b": Point(1.5)}.values(), [{"x": 1.5}]),
         ([{"b": 1, "a": 2}.keys(), {"b": 1, "a": 2}.items(), range(2)], [["b", "a"], [["b", 1], ["a", 2]], [0, 1]]),
+        (range(10**12), "range(0, 1000000000000)"),
         ([float("nan"), -float("inf"), 1e300], ["nan", "-inf", 1e300]),
         (dt.datetime(2026, 1, 2, 3), "2026-01-02T03:00:00"),
         (dt.timedelta(minutes=1), 60.0),

@@ -164,9 +164,11 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fits_json(rollout: Rollout) -> bool:
-    written = [rollout.task.model_dump(), *(message.model_dump() for message in rollout.messages)]
+    task = rollout.task.model_dump(exclude={"demonstration"})  # without it, as an example has it
+    written = [task, *(message.model_dump() for message in rollout.messages)]
     try:
-        json.dumps(written, allow_nan=False, ensure_ascii=False, default=str).encode()
+        rollout.task.model_dump_json(exclude={"demonstration"})
+        json.dumps(written, allow_nan=False, ensure_ascii=False, default=str, skipkeys=True).encode()
     except (ValueError, RecursionError):  # a `UnicodeEncodeError` is a ValueError
         return False
     return True
@@ -280,6 +282,9 @@ async def distill_async(
     selection = select(rollouts, threshold=threshold, per_task=per_task)
     if not selection.kept:
         fixes = {  # by how often it is the reason
+            selection.not_json: "Leave NaN and half surrogate pairs out of the tasks, or take another policy.",
+            selection.unread: "Take a policy whose calls can be read.",
+            selection.unscored: "Read why they are unscored with `toolbake report RUN --errors`.",
             selection.cut_off: "Raise max_turn_tokens and max_tokens of the limits.",
             selection.several: "Let the agent keep one conversation, without sub-agents and without compaction.",
             selection.not_verified: "Lower `threshold`, or take a policy that solves some of the tasks.",

@@ -242,6 +242,21 @@ def test_what_json_cannot_hold_is_left_out_and_counted_and_the_rest_is_written(o
         )
 
 
+@pytest.mark.parametrize(
+    ("part", "is_kept"),
+    [
+        ({"expected": {"seats": {(1, 2): "taken"}}}, True),
+        ({"demonstration": [sdk.Message(role="assistant", content="\ud83d")]}, True),
+        ({"expected": {"scan": b"\xff"}}, False),
+    ],
+)
+def test_a_task_is_left_out_only_where_its_example_cannot_be_written(part: dict[str, Any], is_kept: bool) -> None:
+    task = sdk.Task(prompt=PROMPTS[1], **part)
+    shipped = rollout("t", "Shipped.", 1.0, 1).model_copy(update={"task": task})
+    selection = select([shipped], threshold=1.0, per_task=1)
+    assert (len(selection.kept), selection.not_json) == (is_kept, not is_kept)
+
+
 def test_a_last_message_that_a_limit_cut_off_teaches_nobody(tmp_path: Path) -> None:
     """It may be verified: by what was said so far, or what was done."""
 
@@ -325,6 +340,20 @@ def test_nothing_verified_is_an_error_that_counts(solver: Any, tmp_path: Path) -
             to=tmp_path / "d.jsonl",
             licence="mit",
         )
+
+
+def test_where_most_could_not_be_judged_the_advice_is_to_read_why(solver: Any, tmp_path: Path) -> None:
+    judged: list[str] = []
+
+    def broken(rollout: sdk.Rollout) -> float:
+        judged.append(rollout.id)
+        if len(judged) > 1:
+            raise sdk.VerifierError("no judge")
+        return 0.0
+
+    options = {"prompts": PROMPTS, "verifier": broken, "model": solver, "samples": 2, "licence": "mit"}
+    with pytest.raises(sdk.ConfigError, match=r"1 are below 1, 3 are unscored.* Read why they are unscored"):
+        sdk.distill(tools=[get_order], to=tmp_path / "d.jsonl", **options)
 
 
 def test_what_was_played_is_chosen_from_again_and_not_mixed_with_what_others_play(tmp_path: Path) -> None:

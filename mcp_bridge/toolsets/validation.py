@@ -231,7 +231,8 @@ def _by_choice(error: ValidationError) -> list[list[ValidationError]]:
     """What each choice of `anyOf` or `oneOf` has against a value."""
     choices: dict[Any, list[ValidationError]] = {}
     for problem in error.context or ():
-        choices.setdefault(problem.relative_schema_path[0], []).append(problem)
+        if problem.relative_schema_path:  # none where the choice is `false`
+            choices.setdefault(problem.relative_schema_path[0], []).append(problem)
     return list(choices.values())
 
 
@@ -260,6 +261,8 @@ def _strangers(error: ValidationError, root: Mapping[str, Any]) -> str:
     """Given names that the schema tolerates but does not know: with one missing, they are likely misspelled."""
     schema, around = error.schema, error
     keywords = [step for step in error.absolute_schema_path if isinstance(step, str) and step != "$ref"]
+    if not {"dependentSchemas", "dependencies"}.isdisjoint(keywords[-3:-2]):
+        return ""  # as below: this part is for whoever gives one of the others
     for keyword in reversed(keywords[:-1]):
         if keyword in {"allOf", "then", "else"}:
             return ""  # the other parts may know them
@@ -299,15 +302,19 @@ def _signature(tool: Tool, *, is_lenient: bool) -> str:
 
 
 def _properties(schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties of an object, also those that only a reference, a part or a choice of its schema names."""
-    found: dict[str, Any] = {}
+    """The properties of an object, also those that only a reference, a part or a choice of its schema names. One that
+    it names itself is as it says there, and one of several choices is as any of them has it."""
+    own = followed(schema, root).get("properties", {})
+    found: dict[str, list[Any]] = {name: [one] for name, one in own.items()}
     waiting = [schema]
     for part in waiting:
         whole = followed(part, root)
-        found |= {name: one for name, one in whole.get("properties", {}).items() if name not in found}
+        for name, one in whole.get("properties", {}).items():
+            if name not in own and one not in found.setdefault(name, []):
+                found[name].append(one)
         more = [*whole.get("anyOf", ()), *whole.get("oneOf", ()), whole.get("then"), whole.get("else")]
         waiting += more[: max(0, _MOST_PARTS - len(waiting))]
-    return found
+    return {name: ones[0] if len(ones) == 1 else {"anyOf": ones} for name, ones in found.items()}
 
 
 _MOST_FIELDS = 12

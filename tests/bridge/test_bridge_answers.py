@@ -208,6 +208,29 @@ def test_a_name_that_another_part_of_the_schema_knows_is_no_misspelled_one() -> 
             "missing required argument 'number'",
             "number (integer, required)",
         ),
+        (
+            {
+                "oneOf": [
+                    {"properties": {"way": {"const": "card"}, "card": {}}, "required": ["way", "card"]},
+                    {"properties": {"way": {"const": "cash"}}, "required": ["way", "sum"]},
+                ]
+            },
+            {"way": "card"},
+            "nearest says: missing required argument 'card'",
+            'way ("card" or "cash", optional), card (anything, optional)',
+        ),
+        (
+            {"anyOf": [{"required": ["id"]}, False], "properties": {"note": {}}},
+            {"note": 1},
+            "nearest says: missing required argument 'id'",
+            "note (anything, optional)",
+        ),
+        (
+            {"properties": {"card": {}}, "dependentSchemas": {"card": {"required": ["code"]}}},
+            {"card": 1},
+            "missing required argument 'code'",
+            "card (anything, optional)",
+        ),
     ],
 )
 def test_arguments_that_stand_in_choices_and_parts_of_the_schema_are_known(

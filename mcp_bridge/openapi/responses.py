@@ -141,10 +141,10 @@ def _content(answer: Answer, operation: str, hide: Callable[[str], str], *, is_e
                     delivery="answered",
                 ) from None
     text = _decoded(answer.content, kind)
-    is_text = not bare or bare.startswith("text/") or bare.endswith("+xml") or is_json(bare)
+    is_text = not bare or bare.startswith("text/") or bare.endswith(("+xml", "/xml")) or is_json(bare)
     if text is None and bare and is_text:
         # One letter in an old charset is not a reason to lose the answer. Bytes that only pass for text stay bytes.
-        readable = answer.content.decode(errors="replace")
+        readable = answer.content.decode("utf-8-sig", errors="replace")
         text = None if _NOT_IN_TEXT.search(readable) else readable
     if text is not None and (is_text or (bare.startswith("application/") and not _NOT_IN_TEXT.search(text))):
         return None, text

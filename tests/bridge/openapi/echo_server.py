@@ -32,9 +32,11 @@ COUNTS: Counter[str] = Counter()
 TOKENS: dict[str, int] = {}
 SEEN: set[str] = set()
 TEXTS = {
-    "unnamed": "name\nMüller".encode("latin-1"),
-    "marked": "\ufeffname\nMüller".encode(),
-    "image": b"\x89PNG\x00\xff",
+    "unnamed": ("text/csv", "name\nMüller".encode("latin-1")),
+    "marked": ("text/csv", "\ufeffname\nMüller".encode()),
+    "mixed": ("text/csv", b"\xef\xbb\xbfname\nM\xfcller"),
+    "xml": ("application/xml", "<name>Müller</name>".encode("latin-1")),
+    "image": ("text/csv", b"\x89PNG\x00\xff"),
 }
 REQUIRED = ["iss", "sub", "aud", "exp", "jti"]
 
@@ -109,7 +111,8 @@ def plain_answer(path: str, query: dict[str, str]) -> Response | None:
     if first == "pages":
         return JSONResponse([1, 2], headers={"link": query["link"]} if "link" in query else {})
     if first in TEXTS:
-        return Response(TEXTS[first], headers={"content-type": "text/csv"})
+        kind, content = TEXTS[first]
+        return Response(content, headers={"content-type": kind})
     if first == "undefined":
         return Response("voilà".encode(), headers={"content-type": "text/plain; charset=undefined"})
     if first == "nojson":

@@ -165,7 +165,13 @@ async def test_text_of_any_type_and_json_in_the_charset_of_its_type_are_read(api
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("unnamed", "name\nM\ufffdller"), ("marked", "name\nMüller"), ("image", "[text/csv, 6 bytes]")],
+    [
+        ("unnamed", "name\nM\ufffdller"),
+        ("marked", "name\nMüller"),
+        ("mixed", "name\nM\ufffdller"),
+        ("xml", "<name>M\ufffdller</name>"),
+        ("image", "[text/csv, 6 bytes]"),
+    ],
 )
 async def test_a_text_is_read_though_a_letter_is_not_in_its_charset_or_a_mark_stands_before_it(
     api: Connecting, name: str, text: str

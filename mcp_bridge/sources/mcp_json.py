@@ -78,8 +78,10 @@ def read_file(path: Path) -> list[ServerSpec | OpenApiSpec]:
     return read_config(config, where=str(path), folder=path.resolve().parent)
 
 
-_COMMENT = re.compile(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_LAST_COMMA = re.compile(r'("(?:[^"\\\n]|\\.)*")|,(?=\s*[}\]])')
+_STRING = r'"(?:[^"\\\n]|\\.)*"?'
+"""Also one that nobody ended: to look for its end from each of its quotes would take minutes."""
+_COMMENT = re.compile(rf"({_STRING})|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_LAST_COMMA = re.compile(rf"({_STRING}|[\[{{]\s*,)|,(?=\s*[}}\]])")
 
 
 def _plain_json(text: str) -> str:

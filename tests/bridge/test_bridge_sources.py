@@ -187,6 +187,8 @@ async def test_malformed_json_is_told_with_line_and_column(tmp_path: Path) -> No
         ('{"mcpServers": {}}', "is empty; add at least one server"),
         ("", "is not valid JSON"),
         ("\x00", "is not valid JSON"),
+        ('{"mcpServers": {"one": {"command": "a", "args": [,]}}}', "is not valid JSON.*at column 50"),
+        pytest.param('{"mcpServers": {"one": "' + '\\"' * 50_000, "is not valid JSON: Unterminated", id="unterminated"),
         ('{"mcpServers": {"one": {"command": "a"}, "one": {"command": "b"}}}', "the key 'one' occurs twice; keep one"),
         (
             '{"mcpServers": {"one": {"command": "a", "toolbake": {"deny": ["delete_*"], "deny": ["x"]}}}}',

@@ -284,7 +284,7 @@ async def distill_async(
         fixes = {  # by how often it is the reason
             selection.not_json: "Leave NaN and half surrogate pairs out of the tasks, or take another policy.",
             selection.unread: "Take a policy whose calls can be read.",
-            selection.unscored: "Read why they are unscored with `toolbake report RUN --errors`.",
+            selection.unscored: "Correct the verifier or the tool that leaves rollouts unscored.",
             selection.cut_off: "Raise max_turn_tokens and max_tokens of the limits.",
             selection.several: "Let the agent keep one conversation, without sub-agents and without compaction.",
             selection.not_verified: "Lower `threshold`, or take a policy that solves some of the tasks.",

@@ -342,7 +342,7 @@ def test_nothing_verified_is_an_error_that_counts(solver: Any, tmp_path: Path) -
         )
 
 
-def test_where_most_could_not_be_judged_the_advice_is_to_read_why(solver: Any, tmp_path: Path) -> None:
+def test_where_most_could_not_be_judged_the_advice_is_to_correct_that(solver: Any, tmp_path: Path) -> None:
     judged: list[str] = []
 
     def broken(rollout: sdk.Rollout) -> float:
@@ -352,7 +352,7 @@ def test_where_most_could_not_be_judged_the_advice_is_to_read_why(solver: Any, t
         return 0.0
 
     options = {"prompts": PROMPTS, "verifier": broken, "model": solver, "samples": 2, "licence": "mit"}
-    with pytest.raises(sdk.ConfigError, match=r"1 are below 1, 3 are unscored.* Read why they are unscored"):
+    with pytest.raises(sdk.ConfigError, match=r"1 are below 1, 3 are unscored.* Correct the verifier or the tool"):
         sdk.distill(tools=[get_order], to=tmp_path / "d.jsonl", **options)
 
 

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import typing
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -180,21 +180,18 @@ async def _started(
         from ..openapi.source import open_api
 
         api = await open_api(spec, connect_timeout_s=connect_timeout_s)
-        return Part(
-            spec.name or spec.label, with_faults(api), aclose=api.aclose, options=spec.options, is_named=bool(spec.name)
-        )
+        return _part(spec, with_faults(api), api.aclose)
     from ..sessions.server_source import open_server
 
     server = await open_server(
         spec, group, connect_timeout_s=connect_timeout_s, call_timeout_s=limits.call_timeout_s, handlers=handlers
     )
-    return Part(
-        spec.name or spec.label,
-        with_faults(server),
-        aclose=server.aclose,
-        options=spec.options,
-        is_named=bool(spec.name),
-    )
+    return _part(spec, with_faults(server), server.aclose)
+
+
+def _part(spec: ServerSpec | OpenApiSpec, source: Any, aclose: Callable[[], Coroutine[Any, Any, None]]) -> Part:
+    """Of what was started by its description."""
+    return Part(spec.name or spec.label, source, aclose=aclose, options=spec.options, is_named=bool(spec.name))
 
 
 def _faults_of(spec: ServerSpec | OpenApiSpec, inject_faults: FaultInjection | None) -> Callable[[Any], Any]:

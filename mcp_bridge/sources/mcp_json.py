@@ -73,7 +73,7 @@ def read_file(path: Path) -> list[ServerSpec | OpenApiSpec]:
     twice.
     """
     config = config_in(path)
-    if _is_document(config):
+    if is_document(config):
         return [OpenApiSpec("", str(path))]
     return read_config(config, where=str(path), folder=path.resolve().parent)
 
@@ -120,7 +120,7 @@ def config_in(path: Path) -> Mapping[str, Any]:
             config = json.loads(text)
         if not isinstance(config, Mapping):
             raise SourceError(f'{str(path)!r} holds {kind_of(config)}; it must be {{"mcpServers": {{...}}}}')
-        if not _is_document(config):
+        if not is_document(config):
             strict_json(text, unique_keys=True)  # of two "deny" the last alone would count, and nobody be told
     except json.JSONDecodeError as error:
         raise SourceError(f"{str(path)!r} is not valid JSON: {json_problem(error)}") from error
@@ -131,7 +131,7 @@ def config_in(path: Path) -> Mapping[str, Any]:
     return config
 
 
-def _is_document(config: Mapping[str, Any]) -> bool:
+def is_document(config: Mapping[str, Any]) -> bool:
     """Whether it is an OpenAPI document and no `mcp.json`."""
     return bool({"openapi", "swagger"} & set(config)) and "mcpServers" not in config
 

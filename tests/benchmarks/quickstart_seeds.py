@@ -23,7 +23,7 @@ from sdk import TrainConfig, train
 from sdk.cli.commands.quickstart import HELPDESK
 from sdk.cli.options import assigned
 from sdk.cli.quickstart_options import quickstart_options, quickstart_tasks, quickstart_verifier
-from sdk.evaluation.conditions import compare_paired
+from sdk.evaluation.conditions import compare_paired, is_success
 from sdk.process import quiet_bars, quiet_libraries, tune_process
 from sdk.progress import Console
 from sdk.records import Rollout
@@ -72,7 +72,7 @@ def beside(supervised: list[Rollout], grpo: list[Rollout]) -> list[str]:
     pair = compare_paired(supervised, grpo, names=("supervised", "GRPO"))
     gain = pair.success
     assert gain is not None
-    rate = sum(one.verdict is not None and one.verdict.score >= 1 for one in supervised) / len(supervised)
+    rate = sum(is_success(one, 1.0) for one in supervised) / len(supervised)
     return [f"{rate:.1%}", f"{gain.estimate:+.1%} ({gain.low:+.1%} to {gain.high:+.1%})"]
 
 

@@ -151,7 +151,7 @@ def test_a_key_that_a_config_merges_may_be_written_anew(tmp_path: Path) -> None:
         ("config.yaml", "grpo: [", "is not valid YAML: while parsing"),
         ("config.yml", "- 1", "holds a list; it must hold one object"),
         ("config.json", "{", "is not valid JSON: .* at column 2"),
-        pytest.param("config.json", "[" * 50_000 + "]" * 50_000, "nested too deeply to be read", id="json nested"),
+        pytest.param("config.json", "[" * 50_000 + "]" * 50_000, "cannot be read: nested too deeply", id="json nested"),
         pytest.param("config.yaml", "[" * 5_000 + "]" * 5_000, "is nested too deeply to be read", id="yaml nested"),
         pytest.param("config.json", f'{{"seed": {"9" * 5000}}}', "cannot be read: Exceeds the limit", id="digits"),
         ("config.json", '{"grpo": {"max_steps": 5}, "grpo": {"beta": 0.1}}', "the key 'grpo' occurs twice; keep one"),

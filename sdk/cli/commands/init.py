@@ -345,14 +345,15 @@ def mcp_tools(file: Path, folder: Path) -> ProjectTools:
         raise ConfigError(f"--mcp is {str(file)!r}; give an mcp.json, or the Python file of a server (server.py)")
     if file.resolve() == (folder / MCP_JSON).resolve():
         return ProjectTools(MCP_JSON, "the servers of `mcp.json`")
-    from mcp_bridge.sources.mcp_json import config_in, read_file
+    from mcp_bridge.sources.mcp_json import config_in, is_document, read_config
 
-    read_file(file)  # a mistake in it is told with its place
     config = config_in(file)
-    entries = config.get("mcpServers", config.get("servers"))  # of an OpenAPI document those are a list
-    if not isinstance(entries, dict):
+    if is_document(config):
         raise ConfigError(f"--mcp is {str(file)!r}, an OpenAPI document; give it as --openapi {file}")
-    moved = {name: _moved(entry, file.resolve().parent, folder) for name, entry in entries.items()}
+    home = file.resolve().parent
+    read_config(config, where=str(file), folder=home)  # a mistake in it is told with its place
+    entries = config.get("mcpServers", config.get("servers"))
+    moved = {name: _moved(entry, home, folder) for name, entry in entries.items()}
     text = _json({"mcpServers": moved})
     return ProjectTools(MCP_JSON, f"the servers of `{_from(folder, file)}`", {MCP_JSON: text})
 
